@@ -1,0 +1,1 @@
+"""paratrain: benchmarks of ways to train one network on several machines."""

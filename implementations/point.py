@@ -1,0 +1,91 @@
+"""A point: one experiment, fully specified by plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+EVIDENCE = ("measured", "simulated", "projected", "fitted")
+
+# What is not part of what a point computes: a change of these retrains nothing.
+_NOT_IDENTITY = ("paper", "experiments", "time_limit_s", "checkpoint_s")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One experiment. Field names are the config's keys and the record's columns."""
+
+    paper: str
+    method: str
+    dataset: str
+    model: dict[str, Any]  # {"name": "fc", "hidden": [512, 512]}
+    workers: int
+    evidence: str  # "measured": one process per worker; "simulated": workers hosted by `processes` processes
+    seed: int
+    variant: str = "default"
+    method_params: dict[str, Any] = field(
+        default_factory=dict
+    )  # {"sync_period": 10, "algorithm": "library", ...}
+    data_size: int | None = None  # training samples (in total; per worker when scaling is "weak"); None: all
+    epochs: int = 1
+    minibatch: int = 64  # samples per worker and step
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    sharding: str = "static"  # "static": a worker keeps its samples; "reshuffled": dealt anew each epoch
+    scaling: str = "strong"  # "strong": data_size is shared out; "weak": each worker has data_size
+    processes: int = 1
+    threads_per_worker: int = 1
+    device: str = "cpu"
+    network: str = "loopback"  # what joins the ranks: "loopback" is this machine's memory
+    repeat: int = 0
+    target_metric: str = "accuracy"
+    target_value: float | None = None
+    time_limit_s: float = 600.0
+    checkpoint_s: float = 30.0
+    experiments: tuple[str, ...] = ()  # "experiment/sweep" names that asked for this point
+
+    def identity(self) -> dict[str, Any]:
+        """What the point computes, as a dict of JSON values."""
+        values = dataclasses.asdict(self)
+        return {key: values[key] for key in sorted(values) if key not in _NOT_IDENTITY}
+
+    @property
+    def model_label(self) -> str:
+        """The model and its sizes in one word: ``fc-512-512``."""
+        sizes = self.model.get("hidden", [])
+        return "-".join([self.model["name"], *map(str, sizes)])
+
+    @property
+    def run_id(self) -> str:
+        """Readable words and a hash of the identity; the name of the run's folder."""
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:10]
+        words = [
+            self.method,
+            self.dataset,
+            self.model_label,
+            f"w{self.workers}",
+            self.evidence,
+            f"s{self.seed}",
+        ]
+        if "sync_period" in self.method_params:
+            words.insert(1, f"k{self.method_params['sync_period']}")
+        if self.repeat:
+            words.append(f"r{self.repeat}")
+        return "_".join([*words, digest])
+
+    @property
+    def global_batch(self) -> int:
+        """Samples that all workers together handle in one step."""
+        return self.workers * self.minibatch
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for a file; ``from_json`` is the inverse."""
+        return dataclasses.asdict(self) | {"experiments": list(self.experiments)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Point:
+        """The point that ``to_json`` wrote."""
+        return cls(**(values | {"experiments": tuple(values.get("experiments", ()))}))

@@ -1,0 +1,106 @@
+"""The record of a run: what was asked, how it ended, and every number it left; one JSON file a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from implementations import registry
+from implementations.errors import UserError
+from implementations.point import Point
+
+SCHEMA_VERSION = 1
+FINISHED = ("ok", "diverged", "target_missed")  # an outcome that is a result; the rest is tried again
+_SCHEMA = Path(__file__).parents[1] / "config/schemas/record.schema.yaml"
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    schema = yaml.safe_load(_SCHEMA.read_text())
+    schema["required"] = list(schema["properties"])
+    return jsonschema.Draft202012Validator(schema)
+
+
+@cache
+def columns() -> dict[str, dict[str, Any]]:
+    """Every column of a record with its JSON schema, in order."""
+    return _validator().schema["properties"]
+
+
+def record_path(results: Path, run_id: str) -> Path:
+    """Where the record of a run lies."""
+    return results / "runs" / run_id / "record.json"
+
+
+def log_path(results: Path, run_id: str) -> Path:
+    """Where the log of a run lies."""
+    return results / "logs" / f"{run_id}.log"
+
+
+def identity(point: Point) -> dict[str, Any]:
+    """The identity columns of a point's record that are known before it runs."""
+    settings = registry.get(point.method).settings(point)
+    values = {key: value for key, value in point.to_json().items() if key in columns()}
+    return values | {
+        "run_id": point.run_id,
+        "schema_version": SCHEMA_VERSION,
+        "model": point.model_label,
+        "global_batch": point.global_batch,
+        "sync_period": settings.get("sync_period"),
+        "algorithm": settings.get("algorithm"),
+        "lr_scaling": settings.get("lr_scaling"),
+    }
+
+
+def write(results: Path, values: dict[str, Any]) -> Path:
+    """Write a record atomically; keys that are absent become null, numbers that are not finite too.
+
+    Raises jsonschema.ValidationError when a value does not fit the schema: that is a defect of the code.
+    """
+    full = {name: _plain(values.get(name)) for name in columns()}
+    unknown = set(values) - set(full)
+    if unknown:
+        raise KeyError(f"not columns of a record: {sorted(unknown)}")
+    _validator().validate(full)
+    path = record_path(results, full["run_id"])
+    write_text(path, json.dumps(full, indent=1))
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The record in a file; UserError when the file is damaged or of another schema version."""
+    try:
+        values = json.loads(path.read_text())
+        _validator().validate(values)
+    except (ValueError, jsonschema.ValidationError) as error:
+        problem = str(error).splitlines()[0]
+        raise UserError(f"{path} is not a valid record ({problem}); delete it and run again") from error
+    return values
+
+
+def next_attempt(results: Path, run_id: str) -> int | None:
+    """The number of the attempt that a point is at: unchanged once it has finished. None without a valid record."""
+    try:
+        values = read(record_path(results, run_id))
+    except (OSError, UserError):
+        return None
+    return values["attempts"] + (values["status"] not in FINISHED)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is seen whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
