@@ -1,0 +1,26 @@
+"""Opening a prepared data set by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from implementations.data.dataset import ArrayData, DataSet
+from implementations.data.summary import find_fault, read_summary
+from implementations.data.teacher import TeacherData
+from implementations.errors import UserError
+
+
+def load(
+    name: str, results_dir: str | Path = "results", *, data_size: int | None = None, verify: bool = False
+) -> DataSet:
+    """The prepared data set ``name`` with ``data_size`` training samples (None: all, or the card's number).
+
+    UserError if it is not prepared, is damaged (``verify`` reads all of it to find out), or is too small.
+    """
+    folder = Path(results_dir) / "data" / name
+    if fault := find_fault(folder, verify=verify):
+        raise UserError(f"data set {name!r}: {fault}; run: python -m implementations prepare {name}")
+    summary = read_summary(folder)
+    if "generator" in summary:
+        return TeacherData(summary, data_size)
+    return ArrayData(folder, summary, data_size)
