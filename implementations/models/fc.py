@@ -1,0 +1,85 @@
+"""Fully connected network: affine layers with an activation between them, softmax cross-entropy on top."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+
+from implementations.models.linear import Linear
+from implementations.models.worker_model import WorkerModel
+
+_ACTIVATIONS = {
+    "relu": (torch.relu, torch.nn.ReLU),
+    "sigmoid": (torch.sigmoid, torch.nn.Sigmoid),
+    "tanh": (torch.tanh, torch.nn.Tanh),
+}
+
+
+class FullyConnected(WorkerModel):
+    """Layers of ``widths`` units, input first and classes last."""
+
+    def __init__(self, widths: Sequence[int], workers: int, activation: str) -> None:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            shapes[f"w{layer}"] = (outputs, inputs)
+            shapes[f"b{layer}"] = (outputs,)
+        super().__init__(shapes, workers)
+        self.widths = tuple(widths)
+        self._activation, self._activation_module = _ACTIVATIONS[activation]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Uniform in +-1/sqrt(fan-in), torch's own rule for linear layers; every worker gets the same weights."""
+        for layer, inputs in enumerate(self.widths[:-1]):
+            bound = 1 / math.sqrt(inputs)
+            for name in (f"w{layer}", f"b{layer}"):
+                self.weights[name][0].uniform_(-bound, bound, generator=generator)
+        self.theta_wp[1:] = self.theta_wp[0]
+
+    @property
+    def flops_per_sample(self) -> int:
+        """Two per weight forward, two for the weight gradient, two for the input gradient (not in layer one)."""
+        products = [inputs * outputs for inputs, outputs in itertools.pairwise(self.widths)]
+        return 6 * sum(products) - 2 * products[0]
+
+    def logits(self, x_wbi: torch.Tensor) -> torch.Tensor:
+        """Scores (W, B, classes) of inputs (W, B, features)."""
+        h_wbi, last = x_wbi, len(self.widths) - 2
+        for layer in range(last + 1):
+            w_woi = self.weights[f"w{layer}"]
+            # autograd calls backward only where some input wants a gradient
+            w_woi = w_woi.detach().requires_grad_(torch.is_grad_enabled())
+            h_wbi = Linear.apply(
+                h_wbi, w_woi, self.weights[f"b{layer}"], self.grads[f"w{layer}"], self.grads[f"b{layer}"]
+            )
+            if layer < last:
+                h_wbi = self._activation(h_wbi)
+        return h_wbi
+
+    def to_module(self, worker: int = 0) -> torch.nn.Module:
+        """``nn.Sequential`` of ``nn.Linear`` and activations with a copy of one worker's weights."""
+        layers: list[torch.nn.Module] = []
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(self.widths)):
+            linear = torch.nn.Linear(inputs, outputs)
+            with torch.no_grad():
+                linear.weight.copy_(self.weights[f"w{layer}"][worker])
+                linear.bias.copy_(self.weights[f"b{layer}"][worker])
+            layers += [linear, self._activation_module()]
+        return torch.nn.Sequential(*layers[:-1])
+
+
+def build(
+    *,
+    features: int,
+    classes: int,
+    workers: int,
+    generator: torch.Generator,
+    hidden: Sequence[int],
+    activation: str = "relu",
+) -> FullyConnected:
+    """An initialised network ``features - hidden - classes`` for ``workers`` workers."""
+    net = FullyConnected([features, *hidden, classes], workers, activation)
+    net.initialise(generator)
+    return net
