@@ -1,0 +1,1 @@
+"""Baselines that every method is held against."""

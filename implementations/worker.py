@@ -1,0 +1,180 @@
+"""One process of a run: trains the points of a job one after the other. Started by ``implementations.run``.
+
+python -m implementations.worker JOB.json             (hosts all workers of simulated points)
+mpiexec -n 4 python -m implementations.worker JOB.json (one rank of measured points)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from implementations import record
+from implementations.errors import UserError
+from implementations.point import Point
+
+LAUNCHER_VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid" of the process that started this one
+WATCH_S = 1.0
+
+
+def main(job_path: str) -> int:
+    """Train every point of the job; the first failure ends this process, since ranks may no longer agree."""
+    die_with_launcher()
+    job = json.loads(Path(job_path).read_text())
+    results = Path(job["results"])
+
+    import torch  # after the thread variables were set by the launcher
+
+    first = Point.from_json(job["points"][0]["point"])
+    torch.set_num_threads(first.threads_per_worker)
+    torch.set_num_interop_threads(1)
+    mpi = _mpi() if first.processes > 1 or first.evidence == "measured" else None
+    for entry in job["points"]:
+        point = Point.from_json(entry["point"])
+        _log_to(record.log_path(results, point.run_id))
+        rank = mpi.COMM_WORLD.rank if mpi else 0
+        if rank == 0:
+            _mark_started(results, point)
+        try:
+            values = _train(point, entry["code_hash"], job["master_seed"], results, mpi)
+        except BaseException as error:  # a rank must end the others, whatever happened to it
+            _fail(results, point, rank, error, mpi)
+            raise
+        if rank == 0:
+            _write_record(results, point, entry, values, mpi)
+    return 0
+
+
+def _train(point: Point, code_hash: str, master_seed: int, results: Path, mpi: Any) -> dict[str, Any]:
+    from implementations.harness import run_point
+
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    print(f"{started_at} {point.run_id}: {json.dumps(point.identity())}", flush=True)
+    reporter = _ProgressFile(results / "runs" / point.run_id / "progress.json")
+    values = run_point(point, _communicator(point, mpi), results, master_seed, reporter, code_hash)
+    print(f"{point.run_id}: {values['status']}", json.dumps(values, default=str), flush=True)
+    return values | {"started_at": started_at}
+
+
+def _communicator(point: Point, mpi: Any) -> Any:
+    """A maker of the point's communicator around a ledger."""
+    if point.evidence == "measured":
+        from implementations.cluster.mpi import MpiCommunicator
+
+        if mpi.COMM_WORLD.size != point.workers:
+            raise UserError(f"{point.workers} ranks were asked for, {mpi.COMM_WORLD.size} started")
+        return lambda ledger: MpiCommunicator(ledger, mpi.COMM_WORLD)
+    from implementations.cluster.simulated import SimulatedCommunicator
+
+    processes = mpi.COMM_WORLD if mpi else None
+    return lambda ledger: SimulatedCommunicator(point.workers, ledger, processes)
+
+
+def _write_record(
+    results: Path, point: Point, entry: dict[str, Any], values: dict[str, Any], mpi: Any
+) -> None:
+    from implementations import host
+    from implementations.checkpoint import Checkpoints
+
+    threads = point.processes * point.threads_per_worker
+    values = {
+        **record.identity(point),
+        **host.describe(),
+        "mpi": mpi.Get_library_version().split("\n")[0].rstrip("\0").replace("\t", " ") if mpi else None,
+        "oversubscribed": threads > host.cores(),
+        "code_commit": host.code_commit(),
+        "code_hash": entry["code_hash"],
+        "attempts": entry["attempts"],
+        "log_path": str(record.log_path(results, point.run_id)),
+        **values,
+    }
+    record.write(results, values)
+    Checkpoints(results / "runs" / point.run_id / "checkpoint", 0, lambda: None).clear()
+
+
+def _fail(results: Path, point: Point, rank: int, error: BaseException, mpi: Any) -> None:
+    """Leave the reason for the launcher, and end the other ranks."""
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, UserError):
+        traceback.print_exc()
+    print(f"rank {rank}: {reason}", file=sys.stderr, flush=True)
+    failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
+    record.write_text(failure_path(results, point.run_id), failure)
+    sys.stdout.flush()
+    if mpi and mpi.COMM_WORLD.size > 1:
+        mpi.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+def failure_path(results: Path, run_id: str) -> Path:
+    """Where a dying process leaves its reason."""
+    return results / "runs" / run_id / "failure.json"
+
+
+def started_path(results: Path, run_id: str) -> Path:
+    """Where a process says that it began a point."""
+    return results / "runs" / run_id / "started.json"
+
+
+def _mark_started(results: Path, point: Point) -> None:
+    failure_path(results, point.run_id).unlink(missing_ok=True)
+    record.write_text(started_path(results, point.run_id), json.dumps({"time": time.time()}))
+
+
+class _ProgressFile:
+    """Writes steps done for the launcher's progress bar, at most twice a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written = path, 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._written > 0.5:
+            self._written = time.monotonic()
+            record.write_text(self._path, json.dumps({"done": done, "total": total}))
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"mpi4py cannot load an MPI library ({error}); run `make doctor`") from error
+    return MPI
+
+
+def _log_to(path: Path) -> None:
+    """Send what this process prints, C libraries included, to the point's log."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def die_with_launcher() -> None:
+    """End this process when the one that started it is gone, so that a kill leaves nothing behind."""
+    host, _, pid = os.environ.get(LAUNCHER_VARIABLE, "").rpartition(":")
+    if not pid or host != socket.gethostname():
+        return
+
+    def watch() -> None:
+        while psutil.pid_exists(int(pid)):
+            time.sleep(WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,180 @@
+"""Points through real processes: records always, nothing left behind, nothing finished lost."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from rich.console import Console
+from training_runs import MASTER_SEED, point_of
+
+from implementations import record
+from implementations.progress import Bar
+from implementations.run import Job, run_points
+from implementations.worker import started_path
+
+pytestmark = pytest.mark.timeout(180)
+ENDLESS = 10**6  # epochs
+
+
+@pytest.fixture
+def job(results, tmp_path):
+    """Records of its own, the prepared data of all."""
+    (tmp_path / "data").symlink_to(results / "data")
+    return Job(tmp_path, MASTER_SEED, {"command": "auto", "args": []}, grace_s=1.0)
+
+
+def run(points, job):
+    return run_points(points, job, Bar(Console(quiet=True)))
+
+
+def read(job, point):
+    return record.read(record.record_path(job.results, point.run_id))
+
+
+def measured(workers, **changes):
+    return point_of("averaging", workers, evidence="measured", processes=workers, **changes)
+
+
+def wait_for(condition, limit_s=60.0):
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def workers_of(process):
+    """The ranks, not the launcher between."""
+    command = ["-m", "implementations.worker"]
+    return [child for child in process.children(recursive=True) if child.cmdline()[1:3] == command]
+
+
+def test_points_of_all_kinds_leave_records_and_files(job):
+    points = [
+        point_of("sequential"),
+        point_of("data_parallel", 4, lr=1e30),
+        point_of("averaging", 4, target_value=0.999),
+        point_of("averaging", 4, target_value=0.2),
+        measured(2),
+    ]
+    statuses = run(points, job)
+    assert list(statuses.values()) == ["ok", "diverged", "target_missed", "ok", "ok"]
+    for point in points:
+        values = read(job, point)
+        assert values["attempts"] == 1
+        assert {path.name for path in (job.results / "runs" / point.run_id).iterdir()} >= {
+            "record.json",
+            "curve.parquet",
+            "trace.parquet",
+        }
+        assert point.run_id in (job.results / "logs" / f"{point.run_id}.log").read_text()
+    two = read(job, points[4])
+    assert two["wall_s"] > 0 and "MPI" in two["mpi"] and two["samples_per_s"] > 0
+    simulated = read(job, points[3])
+    assert simulated["wall_s"] is None and simulated["host_wall_s"] > 0 and simulated["target_reached"]
+    assert simulated["sent_bytes_total"] == simulated["sent_bytes_predicted"] > 0
+
+
+def test_a_finished_point_is_not_run_again_and_a_damaged_record_is(job):
+    point = point_of("sequential")
+    run([point], job)
+    path = record.record_path(job.results, point.run_id)
+    before = path.stat().st_mtime_ns
+    run([point], job)
+    assert path.stat().st_mtime_ns == before
+    renamed = dataclasses.replace(point, experiments=("speedup/x",))
+    run([renamed], job)
+    assert read(job, point)["experiments"] == ["speedup/x"] and read(job, point)["attempts"] == 1
+    path.write_text("{")
+    assert run([point], job)[point.run_id] == "ok"
+
+
+def test_a_record_of_other_code_is_run_again(job):
+    point = point_of("sequential")
+    run([point], job)
+    values = read(job, point)
+    record.write(job.results, values | {"code_hash": "0"})
+    run([point], job)
+    assert read(job, point)["code_hash"] == values["code_hash"]
+
+
+def test_a_point_past_its_limit_times_out_and_goes_on_next_time(job):
+    endless = point_of("sequential", epochs=800, time_limit_s=3.0, checkpoint_s=0.5)
+    straight = point_of("sequential")
+    statuses = run([endless, straight], job)
+    assert list(statuses.values()) == ["timeout", "ok"]
+    assert "limit of 3 s" in read(job, endless)["reason"]
+    assert psutil.Process().children(recursive=True) == []
+    assert record.next_attempt(job.results, endless.run_id) == 2
+    longer = dataclasses.replace(endless, time_limit_s=120.0)
+    assert run([longer], job)[endless.run_id] == "ok"
+    values = read(job, endless)
+    assert values["attempts"] == 2 and values["resumed"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_or_stuck_rank_ends_the_point_and_spares_the_next(job, how):
+    victim = measured(2, epochs=ENDLESS, time_limit_s=8.0)
+    after = measured(2)
+    outcome = {}
+    thread = threading.Thread(target=lambda: outcome.update(run([victim, after], job)))
+    thread.start()
+    wait_for(started_path(job.results, victim.run_id).exists)
+    time.sleep(1.0)
+    workers_of(psutil.Process())[0].send_signal(how)
+    thread.join(90)
+    assert not thread.is_alive()
+    assert outcome == {
+        victim.run_id: "failed" if how == signal.SIGKILL else "timeout",
+        after.run_id: "ok",
+    }
+    assert psutil.Process().children(recursive=True) == []
+    assert read(job, victim)["reason"]
+
+
+def test_a_killed_launcher_leaves_no_process(job):
+    command = [
+        *(sys.executable, "-m", "implementations", "train", "--method", "averaging", "--dataset", "digits"),
+        *("--workers", "2", "--set", f"epochs={ENDLESS}", "--results", str(job.results)),
+    ]
+    launcher = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    workers = wait_for(lambda: len(found := workers_of(launcher)) == 2 and found)
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    _, alive = psutil.wait_procs(workers, timeout=15)
+    assert alive == []
+
+
+def test_an_interrupted_launcher_ends_its_workers_at_once(job):
+    command = [
+        *(sys.executable, "-m", "implementations", "train", "--method", "averaging", "--dataset", "digits"),
+        *("--workers", "2", "--set", f"epochs={ENDLESS}", "--results", str(job.results)),
+    ]
+    launcher = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    workers = wait_for(lambda: len(found := workers_of(launcher)) == 2 and found)
+    launcher.send_signal(signal.SIGTERM)
+    _, message = launcher.communicate(timeout=20)
+    assert launcher.returncode == 130
+    assert "interrupted" in message and "Traceback" not in message
+    assert psutil.wait_procs(workers, timeout=5)[1] == []
+
+
+def test_without_mpi_every_point_fails_with_the_way_out(job):
+    broken = dataclasses.replace(job, launcher={"command": "/no/such/mpiexec", "args": []})
+    points = [measured(2), measured(2, seed=4), point_of("sequential")]
+    assert list(run(points, broken).values()) == ["failed", "failed", "ok"]
+    assert "launcher" in read(job, points[0])["reason"]
+    assert list(run(points, job).values()) == ["ok", "ok", "ok"]
+
+
+def test_sizes_that_do_not_fit_fail_with_their_names(job):
+    point = point_of("averaging", 100, minibatch=64)
+    assert run([point], job)[point.run_id] == "failed"
+    reason = read(job, point)["reason"]
+    assert "minibatch 64" in reason and "Traceback" not in reason
