@@ -1,0 +1,196 @@
+"""Drafts to points: each value against its schema, then against what the method, model and data set allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from implementations.config.catalog import Catalog
+from implementations.config.documents import allowed, check, known_names, schema
+from implementations.config.expand import Draft, Layer
+from implementations.config.problems import Place, Problems, listing, show
+from implementations.point import Point
+
+_NEEDED = ("method", "dataset", "model", "workers")
+_FLOATS = ("lr", "target_value", "time_limit_s", "checkpoint_s")
+
+
+def split_model(model: str | dict[str, Any]) -> dict[str, Any]:
+    """``fc-512-512`` as ``{"name": "fc", "hidden": [512, 512]}``; a mapping as it is."""
+    if isinstance(model, dict):
+        return model
+    name, *sizes = model.split("-")
+    return {"name": name, "hidden": [int(size) for size in sizes]} if sizes else {"name": name}
+
+
+def drop_wrong_values(layer: Layer, catalog: Catalog, problems: Problems) -> Layer:
+    """The layer without the values that their schema refuses, which are reported.
+
+    Keys that no schema knows are kept if some method has such a parameter; which method it is shows later.
+    """
+    refused: set[str] = set()
+
+    def fits(place: Place, key: str, value: Any) -> bool:
+        good = is_good(place, key, value)
+        if not good:
+            refused.add(key)
+        return good
+
+    def is_good(place: Place, key: str, value: Any) -> bool:
+        rules = schema("point")["properties"]
+        if key in rules:
+            return check(value, rules[key], place, problems)
+        if any(key in method.params for method in catalog.methods.values()):
+            return True
+        parameters = dict.fromkeys(name for method in catalog.methods.values() for name in method.params)
+        problems.add(place, "an unknown key", known_names(str(key), [*rules, *parameters]))
+        return False
+
+    values_place, grid_place = layer.values_place, layer.place.at("grid")
+    grid: dict[str, Any] = {}
+    for key, items in layer.grid.items():
+        if key == "cases":
+            grid[key] = [
+                {name: v for name, v in case.items() if fits(grid_place.at(key, index, name), name, v)}
+                for index, case in enumerate(items)
+            ]
+        elif key not in schema("point")["properties"] and not fits(grid_place.at(key), key, items[0]):
+            continue
+        else:
+            kept = [value for index, value in enumerate(items) if fits(grid_place.at(key, index), key, value)]
+            if kept:
+                grid[key] = kept
+    values = {key: value for key, value in layer.values.items() if fits(values_place.at(key), key, value)}
+    return Layer(layer.place, values, grid, layer.values_key, frozenset(refused))
+
+
+def parameters_of_no_method(sweep_drafts: Iterable[Draft], catalog: Catalog, problems: Problems) -> None:
+    """Report method parameters that none of the sweep's methods has. The experiment's defaults may serve others."""
+    sweep_drafts = list(sweep_drafts)
+    methods = dict.fromkeys(draft.values["method"] for draft in sweep_drafts if "method" in draft.values)
+    known = [catalog.methods[name] for name in methods if name in catalog.methods]
+    if len(known) < len(methods) or not known:
+        return  # the unknown method is reported, and might have had the parameter
+    parameters = list(dict.fromkeys(name for method in known for name in method.params))
+    for draft in sweep_drafts:
+        for key, place in draft.places.items():
+            shared = place.path[:1] == ("defaults",)
+            if key not in schema("point")["properties"] and key not in parameters and not shared:
+                names = listing([method.name for method in known])
+                problems.add(place, f"a parameter that {names} does not have", listing(parameters))
+
+
+def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Problems) -> Point | None:
+    """The draft as a point, or None after reporting why not. ``tier`` gives device, threads and time limit."""
+    rules = schema("point")["properties"]
+    missing = [key for key in _NEEDED if key not in draft.values]
+    for key in missing:
+        if key not in draft.sweep.refused:
+            wanted = f"{allowed(rules[key], rules)} (in set, grid or defaults)"
+            problems.add(draft.sweep.place.at(key), "nothing", wanted)
+    named = [
+        _check_name(draft, "method", catalog.methods, "a registered method", problems),
+        _check_name(draft, "dataset", catalog.datasets, "a folder of datasets/ with a card.yaml", problems),
+    ]
+    values = dict(draft.values)
+    if "model" in values:
+        values["model"] = split_model(values["model"])
+        named.append(_check_model(values["model"], draft.place("model"), catalog, problems))
+    if missing or not all(named):
+        return None
+
+    method = catalog.methods[values["method"]]
+    params = {key: values.pop(key) for key in list(values) if key not in rules}
+    params = {
+        key: _as_type(value, method.params[key].type) for key, value in params.items() if key in method.params
+    }
+    for key in _FLOATS:
+        if values.get(key) is not None:
+            values[key] = float(values[key])
+    values = {
+        "device": tier["device"],
+        "threads_per_worker": tier["threads_per_worker"],
+        "time_limit_s": float(tier["time_limit_s"]),
+        "processes": values["workers"] if draft.sweep.evidence == "measured" else 1,
+        **values,
+    }
+    point = Point(
+        paper=draft.sweep.paper,
+        evidence=draft.sweep.evidence,
+        seed=draft.seed,
+        repeat=draft.repeat,
+        experiments=(draft.sweep.title,),
+        method_params=params,
+        **values,
+    )
+    filled = {
+        key: value for key, value in method.settings(point).items() if key in params or value is not None
+    }
+    point = dataclasses.replace(point, method_params=filled)  # a default written out is the same point
+    complaints = method.check(point)
+    for line in complaints:
+        _relay(line, draft, problems)
+    _check_sizes(point, draft, catalog, problems)
+    return None if complaints else point
+
+
+def _check_name(draft: Draft, key: str, known: Mapping[str, Any], what: str, problems: Problems) -> bool:
+    name = draft.values.get(key)
+    if name is None or name in known:
+        return True
+    problems.add(draft.place(key), show(name), f"{what}: {known_names(str(name), sorted(known))}")
+    return False
+
+
+def _check_model(model: dict[str, Any], place: Place, catalog: Catalog, problems: Problems) -> bool:
+    if model["name"] in catalog.models:
+        return check(model, catalog.models[model["name"]], place, problems)
+    problems.add(place, show(model["name"]), f"a model: {known_names(model['name'], sorted(catalog.models))}")
+    return False
+
+
+def _as_type(value: Any, kind: type) -> Any:
+    """An int given for a float as a float, so that 1 and 1.0 are one point."""
+    return float(value) if kind is float and type(value) is int else value
+
+
+def _relay(line: str, draft: Draft, problems: Problems) -> None:
+    """A complaint of a method, ``key: got X; allowed: Y``, at the place where its key was written."""
+    match = re.match(r"(\w+): (.*)", line, re.DOTALL)
+    if match and match[1] in draft.places:
+        problems.say(draft.places[match[1]], match[2])
+    else:
+        problems.say(draft.sweep.place, line)
+
+
+def _check_sizes(point: Point, draft: Draft, catalog: Catalog, problems: Problems) -> None:
+    """Workers, processes and samples must fit together."""
+    if point.evidence == "measured" and point.processes != point.workers:
+        wanted = f"{point.workers} (measured: one process per worker; leave it out)"
+        problems.add(draft.place("processes"), str(point.processes), wanted)
+    if point.processes > point.workers:
+        problems.add(draft.place("processes"), str(point.processes), f"at most {point.workers}, the workers")
+    available = catalog.datasets[point.dataset]
+    wanted_size = point.data_size if point.data_size is not None else available
+    if wanted_size is None or draft.sweep.refused & {"workers", "minibatch", "data_size", "scaling"}:
+        return
+    in_all = (
+        wanted_size * point.workers
+        if point.scaling == "weak" and point.data_size is not None
+        else wanted_size
+    )
+    if available is not None and in_all > available:
+        what = (
+            f"{in_all} samples"
+            if in_all == point.data_size
+            else f"{point.workers} x {point.data_size} samples"
+        )
+        problems.add(
+            draft.place("data_size"), what, f"at most {available}, the training samples of {point.dataset}"
+        )
+    per_worker = in_all // point.workers
+    if point.minibatch > per_worker:
+        got = f"{point.minibatch} samples a step with {point.workers} workers on {in_all} samples"
+        problems.add(draft.place("minibatch"), got, f"at most {per_worker}, the samples of one worker")

@@ -1,0 +1,133 @@
+"""The claims fit their schema and name only what exists."""
+
+import ast
+from pathlib import Path
+
+import jsonschema
+import pandas as pd
+import pytest
+import yaml
+
+CONFIG = Path(__file__).parents[2] / "config"
+SCHEMA = yaml.safe_load((CONFIG / "schemas" / "claims.schema.yaml").read_text())
+FILE = yaml.safe_load((CONFIG / "claims" / "averaging.yaml").read_text())
+CLAIMS = {claim["id"]: claim for claim in FILE["claims"]}
+PUBLISHED = pd.read_csv(CONFIG / "published" / "averaging.csv").set_index("id")
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_file_fits_the_schema():
+    jsonschema.Draft202012Validator(SCHEMA).validate(FILE)
+    assert len(CLAIMS) == len(FILE["claims"])
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_sources_and_experiments_exist(name):
+    claim = CLAIMS[name]
+    assert set(claim["source"].get("published", [])) <= set(PUBLISHED.index)
+    for experiment in claim["needs"]["experiments"]:
+        assert (CONFIG / "experiments" / f"{experiment}.yaml").is_file()
+        for tier in claim["needs"]["tiers"]:
+            file = "config" if tier == "default" else tier
+            assert experiment in yaml.safe_load((CONFIG / f"{file}.yaml").read_text())["experiments"]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_selected_experiments_are_among_the_needs(name):
+    claim = CLAIMS[name]
+    evaluate = claim["evaluate"]
+    filters = [
+        evaluate["select"],
+        evaluate.get("against", {}),
+        *(case["select"] for case in evaluate.get("cases", [])),
+    ]
+    for one in filters:
+        wanted = one.get("experiments", [])
+        for title in [wanted] if isinstance(wanted, str) else wanted:
+            experiment, _, sweep = title.partition("/")
+            assert experiment in claim["needs"]["experiments"]
+            sweeps = yaml.safe_load((CONFIG / "experiments" / f"{experiment}.yaml").read_text())["sweeps"]
+            assert not sweep or sweep in [entry["name"] for entry in sweeps]
+
+
+def test_every_target_has_a_claim():
+    claimed = {name for claim in CLAIMS.values() for name in claim["source"].get("published", [])}
+    targets = set(PUBLISHED.index[PUBLISHED["role"] == "target"])
+    # the derived speedup at 16 is the printed one once more
+    assert targets - claimed == {"avg-speedup-w16-derived"}
+
+
+def test_no_input_is_judged():
+    inputs = set(PUBLISHED.index[PUBLISHED["role"] == "input"])
+    for claim in CLAIMS.values():
+        assert not inputs & set(claim["source"].get("published", []))
+
+
+def test_projections_are_at_best_consistent():
+    for claim in CLAIMS.values():
+        if claim["evaluate"]["select"].get("evidence") == "projected":
+            assert claim["holds_as"] == "consistent (projected)"
+        else:
+            assert claim["holds_as"] != "consistent (projected)"
+
+
+def test_what_needs_speech_says_so():
+    for claim in CLAIMS.values():
+        if "wer" in claim["evaluate"]["value"]:
+            assert claim["needs"]["speech"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verdict": "reproduced"},
+        {"holds_as": "proved"},
+        {"id": "Has Spaces"},
+        {"tolerance": {"absolute": 0}},
+        {"source": {}},
+        {"evaluate": {"kind": "order", "over": "records", "value": "loss", "select": {"workers": 1}}},
+        {"evaluate": {"kind": "guess", "over": "records", "value": "loss", "select": {"workers": 1}}},
+        {"evaluate": {"kind": "exact", "over": "records", "value": "loss", "select": {"workers": 1}}},
+        {"evaluate": {"kind": "bound", "over": "records", "value": "loss", "select": {}}},
+    ],
+)
+def test_the_schema_refuses(change):
+    claim = CLAIMS["averaging-costs-accuracy"] | change
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate({"paper": "averaging", "claims": [claim]})
+
+
+RECORD = set(yaml.safe_load((CONFIG / "schemas" / "record.schema.yaml").read_text())["properties"])
+TIMINGS = {
+    "cluster", "nodes", "step_s", "compute_s", "comm_s", "straggler_s", "overlap_s", "train_s", "epoch_s",
+    "time_to_target_s", "samples_per_s", "speedup_same_code", "speedup_best_sequential", "evidence", "compute_source",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_expressions_and_filters_use_columns_that_there_are(name):
+    evaluate = CLAIMS[name]["evaluate"]
+    columns = RECORD if evaluate["over"] == "records" else RECORD | TIMINGS
+    for expression in (evaluate["value"], evaluate.get("equals", "0")):
+        nodes = ast.walk(ast.parse(expression, mode="eval"))
+        assert {node.id for node in nodes if isinstance(node, ast.Name)} <= columns
+    filters = [
+        evaluate["select"],
+        evaluate.get("against", {}),
+        *(case["select"] for case in evaluate.get("cases", [])),
+    ]
+    assert {key for one in filters for key in one} <= columns
+    assert {*evaluate.get("pair", []), *evaluate.get("each", []), *evaluate.get("match", [])} <= columns
+    assert set(evaluate.get("match", [])) <= set(PUBLISHED.columns)
+
+
+def test_the_closed_form_of_the_bytes():
+    """4 workers, 10 parameters, 2 epochs of 7 steps, K=3: averages after steps 3, 6 and 7 of each epoch."""
+    expression = CLAIMS["averaging-bytes-closed-form"]["evaluate"]["equals"]
+    row = pd.DataFrame(
+        {"workers": [4], "model_params": [10], "epochs": [2], "steps": [14], "sync_period": [3]}
+    )
+    assert row.eval(expression).tolist() == [2 * 3 * 40 * 6]

@@ -1,0 +1,149 @@
+"""The suite's own config files."""
+
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from implementations.config import Catalog, describe, load
+from tests.config.stubs import load_stub, problems_of, write
+
+CONFIG = Path(__file__).parents[2] / "config"
+TIERS = {"default": "config.yaml", "smoke": "smoke.yaml", "extended": "extended.yaml", "full": "full.yaml"}
+
+
+@pytest.fixture(scope="module")
+def tiers():
+    catalog = Catalog.installed()
+    return {tier: load(CONFIG / file, catalog) for tier, file in TIERS.items()}
+
+
+@pytest.mark.parametrize("path", sorted((CONFIG / "schemas").glob("*.yaml")), ids=lambda path: path.name)
+def test_each_schema_is_one(path):
+    jsonschema.Draft202012Validator.check_schema(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_each_tier_loads(tiers, tier):
+    assert tiers[tier].tier == tier
+    assert tiers[tier].points
+    assert describe(tiers[tier]).startswith(f"tier {tier} ")
+
+
+def test_every_experiment_belongs_to_some_tier(tiers):
+    files = {path.stem for path in (CONFIG / "experiments").glob("*.yaml")}
+    assert files == {experiment.name for settings in tiers.values() for experiment in settings.experiments}
+
+
+@pytest.mark.parametrize("tier", ["default", "extended", "full"])
+def test_timings_have_five_repeats_or_more(tiers, tier):
+    repeats = {}
+    for point in tiers[tier].points:
+        if point.evidence == "measured":
+            key = tuple(sorted((k, str(v)) for k, v in point.identity().items() if k != "repeat"))
+            repeats.setdefault(key, set()).add(point.repeat)
+    assert min(map(len, repeats.values())) >= 5
+
+
+def test_smoke_has_every_method_measured_and_simulated(tiers):
+    have = {(p.method, p.evidence, p.workers) for p in tiers["smoke"].points}
+    for method in ("data_parallel", "averaging"):
+        assert {(method, "measured", w) for w in (1, 2)} | {
+            (method, "simulated", w) for w in (1, 4, 16)
+        } <= have
+    assert {("sequential", "measured", 1), ("sequential", "simulated", 1)} <= have
+    assert tiers["smoke"].datasets == ("digits",)
+
+
+def test_the_time_model_is_checked_on_three_networks_at_one_and_two_ranks(tiers):
+    points = [p for p in tiers["default"].points if any(n.startswith("validation/") for n in p.experiments)]
+    assert {(p.model_label, p.workers) for p in points} == {
+        (model, workers) for model in ("fc-128-128", "fc-512-512", "fc-1024-1024") for workers in (1, 2)
+    }
+
+
+def test_tuning_uses_seeds_that_no_reported_point_has_and_as_many_trials_for_each_method(tiers):
+    tuning = [
+        p
+        for p in tiers["extended"].points
+        if p.experiments == tuple(n for n in p.experiments if "tuning/" in n)
+    ]
+    reported = {p.seed for p in tiers["extended"].points if p not in tuning}
+    assert tuning and not {p.seed for p in tuning} & reported
+    trials = {}
+    for point in tuning:
+        trials.setdefault((point.method, point.workers), set()).add((point.lr, point.seed))
+    assert {("data_parallel", 16), ("averaging", 16), ("data_parallel", 1), ("averaging", 1)} <= set(trials)
+    assert len(set(map(frozenset, trials.values()))) == 1
+
+
+@pytest.mark.parametrize("method", ["sequential", "data_parallel", "averaging"])
+def test_the_extended_grid_of_sizes(tiers, method):
+    points = [
+        p
+        for p in tiers["extended"].points
+        if p.method == method and any("sizes/" in n for n in p.experiments)
+    ]
+    for dataset in ("fashion_mnist", "teacher"):
+        mine = [p for p in points if p.dataset == dataset]
+        assert len({p.data_size for p in mine}) >= 3
+        assert len({p.model_label for p in mine}) >= 3
+        assert len({p.seed for p in mine}) == 6
+        assert {p.workers for p in mine} == ({1} if method == "sequential" else {1, 2, 4, 8, 16, 32})
+
+
+def test_the_readmes_example_has_the_points_that_it_says(tmp_path):
+    text = (CONFIG / "README.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    settings = load_stub(write(tmp_path, {"tier": "default", "experiments": ["mine"]}, mine=example))
+    (count,) = re.findall(r"the (\d+) new points", text)
+    assert len(settings.points) == int(count)
+
+
+def test_the_readme_names_every_key():
+    text = (CONFIG / "README.md").read_text()
+    for name in ("tier", "experiment"):
+        schema = yaml.safe_load((CONFIG / "schemas" / f"{name}.schema.yaml").read_text())
+        keys = set(schema["properties"]) - {"sweeps"}
+        if name == "experiment":
+            keys |= set(schema["properties"]["sweeps"]["items"]["properties"])
+        missing = {key for key in keys if f"`{key}`" not in text and f"`{key}." not in text}
+        assert not missing
+
+
+CLUSTER = {
+    "name": "mine", "description": "d", "date": "2026-01-01", "hardware": "h", "source": "s", "nodes": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"like": "this-host", "nodes": 0}, "nodes: got 0"),
+        ({"like": "moon"}, "like: got"),
+        ({"like": "this-host", "colour": 1}, "colour: got an unknown key"),
+        ({}, "device: got nothing"),
+    ],
+)
+def test_a_cluster_of_a_tier_is_checked(tmp_path, change, where):
+    path = write(tmp_path, {"tier": "default", "experiments": ["one"], "clusters": ["mine"]}, one=GOOD)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "mine.yaml").write_text(yaml.safe_dump(CLUSTER | change))
+    assert any(f"mine.yaml: {where}" in line for line in problems_of(path))
+
+
+def test_a_cluster_like_another_may_leave_out_what_it_shares(tmp_path):
+    path = write(tmp_path, {"tier": "default", "experiments": ["one"], "clusters": ["mine"]}, one=GOOD)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "mine.yaml").write_text(yaml.safe_dump(CLUSTER | {"like": "this-host"}))
+    assert load_stub(path).clusters == ("mine",)
+
+
+GOOD = """
+paper: averaging
+title: t
+sweeps:
+  - {name: a, evidence: simulated, set: {method: sequential, dataset: digits, model: fc-8, workers: 1, minibatch: 8}}
+"""
