@@ -1,0 +1,310 @@
+"""Machines: devices, links and measured tables, read from cluster files; what a message costs on them.
+
+A cluster file (``config/clusters/NAME.yaml``, or ``results/calibration/this-host.yaml`` which calibration writes)
+describes ``nodes`` equal nodes with ``devices_per_node`` places for one worker each. Workers are placed block-wise:
+worker r sits on node ``r // devices_per_node``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import yaml
+
+from implementations.cluster import collectives
+from implementations.cluster.collectives import Link
+from implementations.errors import UserError
+
+THIS_HOST = "this-host"
+_CONFIG = Path(__file__).parents[2] / "config"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What one worker computes on. ``flops_by_shape`` rows are (batch, width, flop/s), a full grid."""
+
+    name: str
+    kind: str
+    peak_flops: float
+    memory_bandwidth_bytes_per_s: float
+    efficiency: float = 1.0
+    flops_by_shape: tuple[tuple[float, float, float], ...] = ()
+    launch_overhead_s: float = 0.0
+    step_variation: float = 0.0
+    host_copy: Link | None = None
+
+    def flops_per_s(self, samples: float, flops: float) -> float:
+        """Sustained flop/s of a step of ``flops`` operations on ``samples`` samples.
+
+        The table is entered by the minibatch and the width of the square layer that would take as many operations
+        (6 per weight and sample), linearly in the logarithms, clamped to its edges.
+        """
+        if not self.flops_by_shape:
+            return self.peak_flops * self.efficiency
+        batches, widths, log_rates = self._grid
+        at_width = [np.interp(np.log(np.sqrt(flops / (6 * samples))), widths, row) for row in log_rates]
+        return float(np.exp(np.interp(np.log(samples), batches, at_width)))
+
+    @functools.cached_property
+    def _grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = np.array(sorted(self.flops_by_shape))
+        batches, widths = np.unique(rows[:, 0]), np.unique(rows[:, 1])
+        return np.log(batches), np.log(widths), np.log(rows[:, 2]).reshape(len(batches), len(widths))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured training step of one worker while ``busy_ranks`` processes compute on the node."""
+
+    model: str
+    model_params: int
+    flops_per_sample: float
+    minibatch: int
+    busy_ranks: int
+    threads: int
+    step_s: float
+    step_sd_s: float
+    data_s: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A machine. ``collectives`` maps (op, algorithm, ranks) to measured (bytes, seconds), ascending in bytes."""
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    device: Device
+    inside_node: Link
+    between_nodes: Link | None = None
+    steps: tuple[Step, ...] = ()
+    collectives: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> int:
+        """Workers that have a device of their own."""
+        return self.nodes * self.devices_per_node
+
+    def oversubscription(self, workers: int) -> float:
+        """Workers that share a device, on average; 1 when each has its own."""
+        return max(1.0, workers / self.capacity)
+
+    def workers_per_node(self, workers: int) -> int:
+        """Workers on a full node: its devices, or more when there are more workers than devices."""
+        return self.devices_per_node if workers <= self.capacity else -(-workers // self.nodes)
+
+    def nodes_used(self, workers: int) -> int:
+        """Nodes that ``workers`` workers take."""
+        return -(-workers // self.workers_per_node(workers))
+
+    def busy_ranks(self, workers: int) -> int:
+        """Processes that compute at once on the fullest node."""
+        return min(workers, self.devices_per_node)
+
+    def communication_s(
+        self,
+        op: str,
+        algorithm: str,
+        ranks: int,
+        payload_bytes: float,
+        sent_bytes: float | None = None,
+        messages: int = 1,
+        workers: int | None = None,
+    ) -> float:
+        """Seconds of one collective over a group of ``ranks`` consecutive workers out of ``workers``.
+
+        A measured table for the operation wins; else latency and bandwidth of the links in use
+        (``collectives.seconds``), and the copies between device and host memory where the cluster has them.
+        ``sent_bytes`` and ``messages`` are those of the worker that sends most, as a trace has them.
+        """
+        if ranks < 2:
+            return 0.0
+        table = self.collectives.get((op.removeprefix("i"), algorithm, ranks))
+        if table is not None:
+            return _interpolate(table, payload_bytes)
+        per_node = self.workers_per_node(max(ranks, workers or ranks))
+        places = collectives.Placement(
+            ranks, per_node, self.inside_node, self.between_nodes or self.inside_node
+        )
+        seconds = collectives.seconds(op, algorithm, places, payload_bytes, sent_bytes, messages)
+        if self.device.host_copy is not None and payload_bytes:
+            seconds += 2 * self.device.host_copy.seconds(payload_bytes)
+        return seconds
+
+
+def _interpolate(table: Iterable[tuple[float, float]], nbytes: float) -> float:
+    """Seconds at ``nbytes``: piecewise linear in the logarithms; constant below the table, at its last rate above."""
+    sizes, seconds = np.array(list(table), dtype=float).T
+    if nbytes > sizes[-1]:
+        return float(seconds[-1] * nbytes / sizes[-1])
+    return float(np.exp(np.interp(np.log(max(nbytes, sizes[0])), np.log(sizes), np.log(seconds))))
+
+
+def find(name: str, results_dir: str | Path = "results", clusters_dir: str | Path | None = None) -> Path:
+    """The file of the cluster called ``name``; UserError naming those that there are when there is none."""
+    folder = Path(clusters_dir) if clusters_dir is not None else _CONFIG / "clusters"
+    calibration = Path(results_dir) / "calibration" / f"{THIS_HOST}.yaml"
+    if name == THIS_HOST:
+        if not calibration.is_file():
+            raise UserError(
+                f"cluster {THIS_HOST}: {calibration} does not exist; measure this machine with "
+                f"'python -m implementations calibrate --out {calibration}'"
+            )
+        return calibration
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join([*sorted(file.stem for file in folder.glob("*.yaml")), THIS_HOST])
+        raise UserError(f"cluster {name!r}: {path} does not exist; allowed: {known}")
+    return path
+
+
+def load(
+    cluster: str | Path, results_dir: str | Path = "results", clusters_dir: str | Path | None = None
+) -> Cluster:
+    """The cluster of a file, or of a name that ``find`` knows.
+
+    All problems of the file come in one UserError, each with file, key path and what is allowed.
+    """
+    path = Path(cluster)
+    if path.suffix not in (".yaml", ".yml"):
+        path = find(str(cluster), results_dir, clusters_dir)
+    return build(_resolve(path, results_dir, clusters_dir, ()), str(path))
+
+
+def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
+    """The cluster that the values of a file describe; ``source`` names the file in error messages."""
+    problems = list(_problems(values))
+    if not problems and values["nodes"] > 1 and "between_nodes" not in values["links"]:
+        problems.append("links.between_nodes: missing; needed where nodes > 1")
+    if not problems:
+        problems += _grid_problems(values["device"].get("flops_by_shape", []))
+    if problems:
+        raise UserError("\n".join(f"{source}: {problem}" for problem in problems))
+    device, links = values["device"], values["links"]
+    tables: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for row in values.get("collectives", []):
+        tables.setdefault((row["op"], row["algorithm"], row["ranks"]), []).append(
+            (row["bytes"], row["seconds"])
+        )
+    return Cluster(
+        name=values["name"],
+        nodes=values["nodes"],
+        devices_per_node=values["devices_per_node"],
+        device=Device(
+            name=device["name"],
+            kind=device["kind"],
+            peak_flops=device["peak_flops"]["float32"]["value"],
+            memory_bandwidth_bytes_per_s=device["memory_bandwidth_bytes_per_s"]["value"],
+            efficiency=_value(device, "efficiency", 1.0),
+            flops_by_shape=tuple(
+                (row["batch"], row["width"], row["flops_per_s"]) for row in device.get("flops_by_shape", [])
+            ),
+            launch_overhead_s=_value(device, "launch_overhead_s", 0.0),
+            step_variation=_value(device, "step_variation", 0.0),
+            host_copy=_link(device.get("host_copy")),
+        ),
+        inside_node=_link(links["inside_node"]),
+        between_nodes=_link(links.get("between_nodes")),
+        steps=tuple(
+            Step(**{key: row.get(key, 1) for key in Step.__dataclass_fields__})
+            for row in values.get("steps", [])
+        ),
+        collectives={key: tuple(sorted(rows)) for key, rows in tables.items()},
+        details={
+            key: values[key] for key in ("description", "date", "hardware", "source", "like") if key in values
+        },
+    )
+
+
+def _resolve(
+    path: Path, results_dir: str | Path, clusters_dir: str | Path | None, seen: tuple[Path, ...]
+) -> dict[str, Any]:
+    """The values of a file, with those of the cluster it is ``like`` where it gives none."""
+    values = _read(path)
+    like = values.get("like")
+    if not isinstance(like, str):
+        return values
+    if path in seen:
+        raise UserError(f"{path}: like: clusters name each other in a circle; one of them must stand alone")
+    try:
+        base_path = find(like, results_dir, clusters_dir)
+    except UserError as error:
+        raise UserError(f"{path}: like: {error}") from None
+    base = _resolve(base_path, results_dir, clusters_dir, (*seen, path))
+    build(base, str(base_path))  # so that its mistakes are told under its own name
+    merged = {**base, **values}
+    if isinstance(values.get("links", {}), dict) and isinstance(base.get("links"), dict):
+        merged["links"] = {**base["links"], **values.get("links", {})}
+    if "collectives" not in values:
+        # a table measured on one node says nothing about ranks on several
+        fits = merged.get("devices_per_node")
+        rows = base.get("collectives", [])
+        merged["collectives"] = [row for row in rows if isinstance(fits, int) and row["ranks"] <= fits]
+    return merged
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a cluster file") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: is no YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds no mapping; see config/schemas/cluster.schema.yaml")
+    if isinstance(values.get("date"), datetime.date):
+        values["date"] = values["date"].isoformat()  # YAML turns an unquoted date into an object
+    return values
+
+
+@functools.cache
+def _validator() -> jsonschema.Draft202012Validator:
+    schema = yaml.safe_load((_CONFIG / "schemas" / "cluster.schema.yaml").read_text())
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _problems(values: dict[str, Any]) -> Iterable[str]:
+    for error in sorted(
+        _validator().iter_errors(values), key=lambda error: list(map(str, error.absolute_path))
+    ):
+        where = ".".join(map(str, error.absolute_path)) or "(top)"
+        meaning = f" ({error.schema['description']})" if "description" in error.schema else ""
+        if error.validator == "anyOf":
+            yield f"{where}: needs one of efficiency, flops_by_shape"
+        else:
+            yield f"{where}: {error.message}{meaning}"
+
+
+def _grid_problems(rows: list[dict[str, float]]) -> list[str]:
+    cells = {(row["batch"], row["width"]) for row in rows}
+    full = {(batch, width) for batch, _ in cells for _, width in cells}
+    missing = sorted(full - cells)
+    problems = [
+        f"device.flops_by_shape: no row for batch {b:g}, width {w:g}; the grid must be full"
+        for b, w in missing
+    ]
+    if len(cells) < len(rows):
+        problems.append("device.flops_by_shape: a batch and width is given twice; allowed: once")
+    return problems
+
+
+def _value(values: dict[str, Any], key: str, default: float) -> float:
+    return values[key]["value"] if key in values else default
+
+
+def _link(values: dict[str, Any] | None) -> Link | None:
+    if values is None:
+        return None
+    return Link(
+        values["latency_s"]["value"],
+        values["bandwidth_bytes_per_s"]["value"],
+        values.get("per", "node") == "node",
+    )

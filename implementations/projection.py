@@ -1,0 +1,97 @@
+"""The trace of a point that nobody trains: its own method, run dry at any size, for the time model.
+
+Nothing is computed or allocated: tensors are on torch's meta device, the communicator only books what real workers
+would send, and the data set's card gives the sizes. The method's code is the one that trains.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from implementations import models, registry
+from implementations.clock import Clock
+from implementations.cluster.communicator import Buffers, Communicator
+from implementations.cluster.ledger import Ledger
+from implementations.data.cards import load_card
+from implementations.data.shards import Order
+from implementations.point import Point
+from implementations.training import Training
+
+# An epoch of a projection has at most so many steps, and its seconds stand for the whole; periods should divide it.
+TRACED_STEPS = 400
+
+
+class BookedCommunicator(Communicator):
+    """``size`` workers of which this process hosts the first; calls are booked and move nothing."""
+
+    def __init__(self, size: int, ledger: Ledger) -> None:
+        super().__init__(ledger, range(size))
+        self.hosted = (0,)
+
+    def allreduce_(self, buffers: Buffers, op: str = "mean", algorithm: str = "library") -> None:
+        """Book an all-reduce of the first worker's buffer."""
+        first = buffers[0]
+        with self.ledger.call(self._kind("allreduce", algorithm, first.nbytes, first.itemsize)) as call:
+            if self.size == 1:
+                call.kind = -1
+
+
+class _DryShards:
+    """Stands for the samples: as many minibatches as the order says, with nothing in them."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = SimpleNamespace(steps_per_epoch=min(order.steps_per_epoch, TRACED_STEPS))
+
+    def epoch(self, epoch: int) -> range:
+        return range(self.order.steps_per_epoch)
+
+    def take(self, rows: int) -> tuple[None, None]:
+        return None, None
+
+
+class _DryTraining(Training):
+    def optimizer(self, lr: float) -> Any:
+        return SimpleNamespace(step=lambda: None)
+
+
+def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Columns of the record that the point would leave, and the trace of (the beginning of) one epoch.
+
+    ``steps`` and ``samples`` are those of the whole run; the trace has at most ``TRACED_STEPS``.
+    """
+    sizes = load_card(point.dataset).sizes
+    samples = point.data_size or sizes["train"]
+    if point.scaling == "weak" and point.data_size:
+        samples *= point.workers
+    order = Order(samples, point.workers, point.minibatch, point.sharding, 0, point.seed)
+    ledger = Ledger(Clock())
+    features = int(np.prod(sizes["input_shape"]))
+    with torch.device("meta"):
+        net = models.build(point.model, features, sizes["classes"], 1, torch.Generator())
+    net.loss_and_grad = lambda x_wbi, y_wb: 0.0  # type: ignore[method-assign, assignment]
+    method = registry.get(point.method)
+    run = _DryTraining(
+        point,
+        method.settings(point),
+        net,
+        BookedCommunicator(point.workers, ledger),
+        _DryShards(order),
+        Clock(),
+    )
+    for progress in method.train(run):
+        if progress.step == run.plan.steps_per_epoch:
+            break
+    steps = point.epochs * order.steps_per_epoch
+    columns = {
+        "data_size": samples,
+        "model_params": net.params_per_worker,
+        "steps": steps,
+        "samples": steps * point.global_batch,
+        "status": "ok",
+    }
+    return columns, ledger.frame()

@@ -1,0 +1,339 @@
+"""results/timings.parquet: every run's trace on every machine, by the time model; nothing is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from implementations import record
+from implementations.cluster import machine, timemodel
+from implementations.cluster.machine import Cluster
+from implementations.errors import UserError
+from implementations.point import Point
+
+# Columns of a run that a figure needs beside its predicted times.
+IDENTITY = [
+    "paper", "method", "variant", "dataset", "data_size", "model", "model_params", "threads_per_worker", "scaling",
+    "minibatch", "global_batch", "epochs", "sync_period", "algorithm", "lr", "lr_scaling", "optimizer", "seed",
+    "repeat", "steps", "samples",
+]  # fmt: skip
+COLUMNS = [
+    "run_id", "cluster", "workers", "nodes", "oversubscribed", "step_s", "compute_s", "data_s", "comm_s",
+    "straggler_s", "overlap_s", "train_s", "epoch_s", "time_to_target_s", "target_reached", "samples_per_s",
+    "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id", "evidence",
+    "run_evidence", "compute_source", *IDENTITY,
+]  # fmt: skip
+VALIDATION_COLUMNS = [
+    "group", "method", "workers", "model", "minibatch", "measured_s", "measured_low_s", "measured_high_s",
+    "repeats", "predicted_s", "error", "compute_source",
+]  # fmt: skip
+
+# A run trained to its end in both; in the second it fell short of its target, which is a result too.
+_TRAINED = ("ok", "target_missed")
+# The same experiment but for the number of workers, what goes with it, and chance.
+_SAME_CODE = [
+    "paper", "method", "variant", "dataset", "model", "model_params", "threads_per_worker", "minibatch", "epochs",
+    "sync_period", "algorithm", "lr_scaling", "optimizer",
+]  # fmt: skip
+_WHOLE = [
+    "workers", "nodes", "data_size", "model_params", "threads_per_worker", "minibatch", "global_batch", "epochs",
+    "sync_period", "seed", "repeat", "steps", "samples",
+]  # fmt: skip
+_FLAGS = ["oversubscribed", "target_reached"]
+
+
+def timings(
+    runs: pd.DataFrame,
+    results_dir: str | Path,
+    clusters: Iterable[Cluster | str | Path],
+    clusters_dir: str | Path | None = None,
+    projected: Sequence[Point] = (),
+) -> pd.DataFrame:
+    """A row per trained run with a trace and cluster: predicted seconds, time to target and speedups.
+
+    ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name.
+
+    ``runs``: the rows of runs.parquet; ``clusters``: clusters, files, or names (of files in ``clusters_dir``, by
+    default the suite's own, or this host).
+    ``time_to_target_s`` is infinite where the run missed its target and NaN where it had none.
+    Speedups compare samples per second on the same cluster: ``same_code`` with the same method and settings at one
+    worker (the same seed where it ran, else the first), ``best_sequential`` with the fastest sequential training
+    of the same model and data at the run's minibatch or global batch; NaN where no such run is there.
+    """
+    machines = [
+        cluster if isinstance(cluster, Cluster) else machine.load(cluster, results_dir, clusters_dir)
+        for cluster in clusters
+    ]
+    folder = Path(results_dir) / "runs"
+    grouped: dict[bytes, timemodel.Groups] = {}
+    predicted: dict[tuple[Any, ...], timemodel.Timing] = {}
+    rows = []
+    for run in runs[runs["status"].isin(_TRAINED)].to_dict("records"):
+        path = folder / run["run_id"] / "trace.parquet"
+        if not path.is_file():
+            continue
+        key, events = _read_trace(path, grouped)
+        target_step = _target_step(run, path.with_name("curve.parquet"))
+        for cluster in machines:
+            workers, threads = int(run["workers"]), _whole(run.get("threads_per_worker")) or 1
+            question = (key, cluster.name, workers, threads, _whole(run.get("model_params")))
+            if question not in predicted:
+                predicted[question] = timemodel.predict(
+                    events, cluster, workers, threads=threads, model_params=question[-1]
+                )
+            rows.append(_row(run, cluster, predicted[question], target_step))
+    rows += _projected_rows(projected, machines)
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    if len(frame):
+        _add_speedups(frame)
+    for name in _WHOLE:
+        frame[name] = pd.array(frame[name].map(_whole).tolist(), dtype="Int64")
+    for name in _FLAGS:
+        frame[name] = frame[name].astype("boolean")
+    return frame
+
+
+def validation(runs: pd.DataFrame, timings: pd.DataFrame, cluster: str = machine.THIS_HOST) -> pd.DataFrame:
+    """Measured against predicted seconds of a step, for the measured points of experiment ``validation``.
+
+    One row per point: the median over its repeats with the least and the greatest, and ``error`` = predicted over
+    measured, minus one.
+    """
+    wanted = (
+        runs["experiments"].map(_is_validation)
+        & runs["status"].isin(_TRAINED)
+        & (runs["evidence"] == "measured")
+    )
+    measured = runs[wanted & runs["train_s"].notna()].copy()
+    here = timings[timings["cluster"] == cluster][["run_id", "step_s", "compute_source"]]
+    measured = measured.merge(here.rename(columns={"step_s": "predicted_s"}), on="run_id", how="left")
+    measured["per_step_s"] = measured["train_s"].astype(float) / measured["steps"].astype(float)
+    # a point with its repeats: all settings but seed and repeat
+    names = [name for name in [*_SAME_CODE, "workers", "processes", "data_size"] if name in measured.columns]
+    rows = []
+    for _, same in measured.groupby(names, sort=False, dropna=False):
+        first, median = same.iloc[0], same["per_step_s"].median()
+        prediction = same["predicted_s"].median()
+        rows.append(
+            {
+                "group": _label(first),
+                "method": first["method"],
+                "workers": int(first["workers"]),
+                "model": first["model"],
+                "minibatch": _whole(first["minibatch"]),
+                "measured_s": median,
+                "measured_low_s": same["per_step_s"].min(),
+                "measured_high_s": same["per_step_s"].max(),
+                "repeats": len(same),
+                "predicted_s": prediction,
+                "error": prediction / median - 1,
+                "compute_source": first["compute_source"],
+            }
+        )
+    return pd.DataFrame(rows, columns=VALIDATION_COLUMNS)
+
+
+def write_timings(
+    runs: pd.DataFrame,
+    results_dir: str | Path,
+    clusters: Iterable[Cluster | str | Path],
+    out: str | Path,
+    clusters_dir: str | Path | None = None,
+    projected: Sequence[Point] = (),
+) -> Path:
+    """Write ``timings(...)`` as parquet, atomically; returns the path."""
+    frame, path = timings(runs, results_dir, clusters, clusters_dir, projected), Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    frame.to_parquet(draft, index=False)
+    draft.replace(path)
+    return path
+
+
+def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> list[dict[str, Any]]:
+    if not points:
+        return []
+    from implementations.projection import project  # loads torch
+
+    rows = []
+    for point in points:
+        columns, trace = project(point)
+        run = record.identity(point) | columns
+        events = timemodel.group(trace)
+        for cluster in machines:
+            timing = timemodel.predict(
+                events,
+                cluster,
+                point.workers,
+                threads=point.threads_per_worker,
+                model_params=columns["model_params"],
+            )
+            rows.append(_row(run, cluster, timing.scaled(columns["steps"]), None) | {"evidence": "projected"})
+    return rows
+
+
+def _read_trace(path: Path, grouped: dict[bytes, timemodel.Groups]) -> tuple[bytes, timemodel.Groups]:
+    """The grouped trace and a key of its content: repeats and seeds of a point mostly have equal traces."""
+    try:
+        with pq.ParquetFile(path) as file:
+            wanted = [*timemodel.TRACE_COLUMNS, "group"]
+            frame = file.read([name for name in wanted if name in file.schema_arrow.names]).to_pandas()
+        key = hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).digest()
+        if key not in grouped:
+            grouped[key] = timemodel.group(frame)
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
+        raise UserError(
+            f"{path}: is no trace ({error}); delete the run's folder and run the point again"
+        ) from None
+    return key, grouped[key]
+
+
+def _target_step(run: Mapping[str, Any], curve: Path) -> float | None:
+    """Steps until the first evaluation at or beyond the target; infinite when missed, None without a target."""
+    target = run.get("target_value")
+    if target is None or pd.isna(target):
+        return None
+    if not curve.is_file():
+        return math.inf
+    metric = str(run.get("target_metric") or "accuracy")
+    frame = pd.read_parquet(curve)
+    column = metric if metric in frame.columns else f"valid_{metric}"
+    if column not in frame.columns:
+        raise UserError(f"{curve}: has no column {metric} or valid_{metric}, which target_metric names")
+    # errors and losses go down, everything else up
+    down = any(word in metric for word in ("loss", "error", "wer"))
+    reached = frame[column] <= target if down else frame[column] >= target
+    return float(frame.loc[reached, "step"].min()) if reached.any() else math.inf
+
+
+def _row(
+    run: Mapping[str, Any], cluster: Cluster, timing: timemodel.Timing, target_step: float | None
+) -> dict[str, Any]:
+    if target_step is None:
+        time_to_target_s = math.nan
+    else:
+        time_to_target_s = float(timing.time_to(target_step)) if math.isfinite(target_step) else math.inf
+    samples, train_s = _whole(run.get("samples")), timing.train_s
+    if samples is None:
+        samples = timing.steps * (_whole(run.get("global_batch")) or 0)
+    return {
+        **{name: run.get(name) for name in IDENTITY},
+        "run_id": run["run_id"],
+        "cluster": cluster.name,
+        "workers": int(run["workers"]),
+        "nodes": timing.nodes,
+        "oversubscribed": timing.oversubscribed,
+        "step_s": timing.step_s,
+        "compute_s": timing.compute_s,
+        "data_s": timing.data_s,
+        "comm_s": timing.comm_s,
+        "straggler_s": timing.straggler_s,
+        "overlap_s": timing.overlap_s,
+        "train_s": train_s,
+        "epoch_s": train_s / (_whole(run.get("epochs")) or 1),
+        "time_to_target_s": time_to_target_s,
+        "target_reached": None if target_step is None else math.isfinite(target_step),
+        "samples_per_s": samples / train_s if train_s else math.nan,
+        "evidence": "simulated",
+        "run_evidence": run.get("evidence"),
+        "compute_source": timing.compute_source,
+    }
+
+
+def _add_speedups(frame: pd.DataFrame) -> None:
+    """Fill the speedup columns and the runs they compare with, in place."""
+    rows = frame.to_dict("records")
+    one_worker: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    sequential: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row["workers"] == 1:
+            one_worker.setdefault(_same_code(row), []).append(row)
+        if row["method"] == "sequential":
+            key = _sequential(row, row["minibatch"])
+            if key not in sequential or row["samples_per_s"] > sequential[key]["samples_per_s"]:
+                sequential[key] = row
+    for row in rows:
+        bases = one_worker.get(_same_code(row), [])
+        chosen = min(
+            bases,
+            key=lambda base: (
+                base["seed"] != row["seed"],
+                base["data_size"] != row["data_size"],
+                base["run_evidence"] != row["run_evidence"],
+                base["run_id"],
+            ),
+            default=None,
+        )
+        row["speedup_same_code"], row["same_code_run_id"] = _against(row, chosen)
+        fastest = max(
+            filter(
+                None,
+                (sequential.get(_sequential(row, row[batch])) for batch in ("minibatch", "global_batch")),
+            ),
+            key=lambda base: base["samples_per_s"],
+            default=None,
+        )
+        row["speedup_best_sequential"], row["best_sequential_run_id"] = _against(row, fastest)
+    for name in (
+        "speedup_same_code",
+        "same_code_run_id",
+        "speedup_best_sequential",
+        "best_sequential_run_id",
+    ):
+        frame[name] = [row[name] for row in rows]
+
+
+def _same_code(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["cluster"], *(_plain(row[name]) for name in _SAME_CODE))
+
+
+def _sequential(row: Mapping[str, Any], batch: Any) -> tuple[Any, ...]:
+    return (
+        row["cluster"],
+        row["dataset"],
+        row["model"],
+        _whole(row["model_params"]),
+        row["optimizer"],
+        _whole(batch),
+    )
+
+
+def _against(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> tuple[float, str | None]:
+    if base is None:
+        return math.nan, None
+    return row["samples_per_s"] / base["samples_per_s"], base["run_id"]
+
+
+def _label(run: Mapping[str, Any]) -> str:
+    """The point in a few words, as a table shows it."""
+    words = [run["method"], run["dataset"], run["model"], f"{run['workers']} workers"]
+    if _whole(run.get("sync_period")) is not None:
+        words.append(f"K={_whole(run['sync_period'])}")
+    if isinstance(run.get("algorithm"), str) and run["algorithm"] != "library":
+        words.append(run["algorithm"])
+    if (_whole(run.get("threads_per_worker")) or 1) > 1:
+        words.append(f"{_whole(run['threads_per_worker'])} threads")
+    return ", ".join(map(str, words))
+
+
+def _is_validation(experiments: Any) -> bool:
+    if experiments is None or isinstance(experiments, float):
+        return False
+    names = [experiments] if isinstance(experiments, str) else list(experiments)
+    return any(name.split("/")[0] == "validation" for name in names)
+
+
+def _plain(value: Any) -> Any:
+    """A value that equals itself when it is absent, so that it can be part of a key."""
+    return None if value is None or pd.isna(value) else value
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None or pd.isna(value) or not np.isfinite(value) else int(value)

@@ -1,0 +1,243 @@
+"""Costs of collectives against textbook forms, and the reading of cluster files."""
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from implementations.cluster import machine
+from implementations.cluster.collectives import Link, Placement, algorithms, seconds
+from implementations.errors import UserError
+from tests.cluster.toys import described, figure
+
+A, B, N = 3e-6, 2e9, 6_000_000.0
+
+
+def flat(workers: int, latency_s: float = A, bandwidth: float = B, per_node: int | None = None) -> Placement:
+    link = Link(latency_s, bandwidth, shared=False)
+    return Placement(workers, per_node or workers, link, link)
+
+
+@pytest.mark.parametrize("m", [2, 3, 4, 7, 16, 32])
+def test_ring_all_reduce_has_the_textbook_cost(m):
+    assert seconds("allreduce", "ring", flat(m), N) == pytest.approx(2 * (m - 1) * (A + N / (m * B)))
+
+
+@pytest.mark.parametrize("m", [2, 4, 16, 32])
+def test_costs_of_the_other_algorithms_at_powers_of_two(m):
+    rounds, whole = math.log2(m), A + N / B
+    assert seconds("allreduce", "butterfly", flat(m), N) == pytest.approx(rounds * whole)
+    assert seconds("allreduce", "tree", flat(m), N) == pytest.approx(2 * rounds * whole)
+    assert seconds("allreduce", "star", flat(m), N) == pytest.approx(2 * (m - 1) * whole)
+    assert seconds("bcast", "tree", flat(m), N) == pytest.approx(rounds * whole)
+    rabenseifner = 2 * rounds * A + 2 * (m - 1) / m * N / B
+    assert seconds("allreduce", "rabenseifner", flat(m), N) == pytest.approx(rabenseifner)
+    assert seconds("barrier", "library", flat(m), 0) == pytest.approx(rounds * A)
+
+
+@pytest.mark.parametrize("m", [2, 3, 5, 8])
+def test_pieces_go_round_the_ring_by_the_bytes_that_a_worker_sent(m):
+    sent = N * (m - 1) / m
+    expected = (m - 1) * (A + N / (m * B))
+    assert seconds("reduce_scatter", "ring", flat(m), N, sent, m - 1) == pytest.approx(expected)
+    assert seconds("allgather", "ring", flat(m), N / m, sent, m - 1) == pytest.approx(expected)
+    assert seconds("alltoall", "library", flat(m), N, sent, m - 1) == pytest.approx(expected)
+    assert seconds("permute", "library", flat(m), N, N, 1) == pytest.approx(A + N / B)
+
+
+@pytest.mark.parametrize("nbytes", [4.0, 1e5, 1e8])
+def test_the_library_takes_the_best_algorithm_for_the_size(nbytes):
+    m = 16
+    doubling, rabenseifner = 4 * (A + nbytes / B), 8 * A + 2 * 15 / 16 * nbytes / B
+    ring = 30 * (A + nbytes / (16 * B))
+    cost = seconds("allreduce", "library", flat(m), nbytes)
+    assert cost == pytest.approx(min(doubling, rabenseifner, ring))
+    assert (cost == pytest.approx(doubling)) == (nbytes < 1e3)
+
+
+def test_workers_beyond_a_power_of_two_fold_in_and_out():
+    assert seconds("allreduce", "butterfly", flat(5), N) == pytest.approx((2 + 2) * (A + N / B))
+    assert seconds("allreduce", "tree", flat(5), N) == pytest.approx(2 * 3 * (A + N / B))
+
+
+@given(st.integers(2, 40), st.integers(1, 9), st.sampled_from(sorted(algorithms())), st.floats(4, 1e9))
+def test_two_equal_links_are_one_flat_network(m, per_node, algorithm, nbytes):
+    two = seconds("allreduce", algorithm, flat(m, per_node=per_node), nbytes)
+    assert two == pytest.approx(seconds("allreduce", algorithm, flat(m), nbytes))
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.sampled_from(sorted(algorithms())),
+    st.floats(4, 1e9),
+    st.floats(0, 1e-3),
+    st.floats(1e6, 1e12),
+    st.floats(1, 100),
+)
+def test_slower_links_never_make_a_collective_faster(
+    m, per_node, algorithm, nbytes, latency_s, bandwidth, factor
+):
+    inside = Link(1e-6, 1e10)
+
+    def cost(link: Link) -> float:
+        return seconds("allreduce", algorithm, Placement(m, per_node, inside, link), nbytes)
+
+    base = cost(Link(latency_s, bandwidth))
+    assert cost(Link(latency_s * factor, bandwidth)) >= base * (1 - 1e-12)
+    assert cost(Link(latency_s, bandwidth / factor)) >= base * (1 - 1e-12)
+
+
+def test_the_slowest_link_governs_a_ring_over_nodes():
+    inside, between = Link(1e-6, 1e10), Link(1e-5, 1e9)
+    ring = seconds("allreduce", "ring", Placement(8, 2, inside, between), N)
+    assert ring == pytest.approx(2 * 7 * (1e-5 + N / 8 / 1e9))
+    assert seconds("allreduce", "ring", Placement(2, 2, inside, between), N) == pytest.approx(
+        2 * (1e-6 + N / 2 / 1e10)
+    )
+
+
+def test_butterfly_rounds_inside_a_node_use_its_link_and_others_share_the_adapter():
+    inside, between = Link(1e-6, 1e10), Link(1e-5, 1e9)
+    cost = seconds("allreduce", "butterfly", Placement(8, 2, inside, between), N)
+    # distance 1 stays inside; distances 2 and 4 take both devices' messages out of each node
+    assert cost == pytest.approx((1e-6 + N / 1e10) + 2 * (1e-5 + 2 * N / 1e9))
+    alone = seconds("allreduce", "butterfly", Placement(8, 2, inside, Link(1e-5, 1e9, shared=False)), N)
+    assert alone == pytest.approx((1e-6 + N / 1e10) + 2 * (1e-5 + N / 1e9))
+
+
+def test_tree_and_star_over_nodes():
+    inside, between = Link(1e-6, 1e10), Link(1e-5, 1e9)
+    near, far = 1e-6 + N / 1e10, 1e-5 + N / 1e9
+    assert seconds("bcast", "tree", Placement(4, 2, inside, between), N) == pytest.approx(near + far)
+    assert seconds("bcast", "star", Placement(5, 2, inside, between), N) == pytest.approx(near + 3 * far)
+
+
+def test_one_worker_communicates_nothing():
+    toy = machine.build(described())
+    assert toy.communication_s("allreduce", "ring", 1, 1e9) == 0
+    assert seconds("allreduce", "star", flat(1), N) == 0
+
+
+def test_copies_to_host_memory_are_charged_once_each_way():
+    gpu = described()
+    gpu["device"]["host_copy"] = {"latency_s": figure(1e-5), "bandwidth_bytes_per_s": figure(6e9)}
+    without = machine.build(described()).communication_s("allreduce", "ring", 8, N)
+    with_copies = machine.build(gpu).communication_s("allreduce", "ring", 8, N)
+    assert with_copies - without == pytest.approx(2 * (1e-5 + N / 6e9))
+
+
+def test_a_measured_table_wins_is_hit_exactly_and_interpolated_in_logarithms():
+    rows = [(1e3, 1e-5), (1e5, 1e-4), (1e7, 1e-2)]
+    table = [
+        {"op": "allreduce", "algorithm": "ring", "ranks": 2, "bytes": b, "seconds": s}
+        for b, s in reversed(rows)
+    ]
+    toy = machine.build(described(collectives=table))
+    for nbytes, expected in rows:
+        assert toy.communication_s("allreduce", "ring", 2, nbytes) == pytest.approx(expected)
+    assert toy.communication_s("allreduce", "ring", 2, 1e6) == pytest.approx(1e-3)
+    assert toy.communication_s("allreduce", "ring", 2, 4) == pytest.approx(1e-5)
+    assert toy.communication_s("allreduce", "ring", 2, 1e8) == pytest.approx(1e-1)
+    # other ranks and algorithms keep latency and bandwidth
+    assert toy.communication_s("allreduce", "tree", 2, 1e6) == pytest.approx(2 * (1e-6 + 1e6 / 1e10))
+
+
+def test_workers_beyond_the_devices_share_them():
+    toy = machine.build(described())
+    assert (toy.capacity, toy.oversubscription(8), toy.oversubscription(16)) == (8, 1, 2)
+    assert (toy.nodes_used(1), toy.nodes_used(3), toy.nodes_used(8), toy.nodes_used(16)) == (1, 2, 4, 4)
+    assert (toy.busy_ranks(1), toy.busy_ranks(8), toy.busy_ranks(16)) == (1, 2, 2)
+
+
+def test_flops_by_shape_is_hit_at_its_points_and_clamped():
+    device = described()["device"]
+    rows = [(16, 64, 1e9), (16, 256, 4e9), (64, 64, 2e9), (64, 256, 8e9)]
+    device["flops_by_shape"] = [{"batch": b, "width": w, "flops_per_s": r} for b, w, r in rows]
+    device = machine.build(described(device=device)).device
+    for batch, width, expected in rows:
+        assert device.flops_per_s(batch, 6 * batch * width**2) == pytest.approx(expected)
+    assert device.flops_per_s(32, 6 * 32 * 128**2) == pytest.approx((1e9 * 4e9 * 2e9 * 8e9) ** 0.25)
+    assert device.flops_per_s(512, 6 * 512 * 9999**2) == pytest.approx(8e9)
+
+
+def test_every_problem_of_a_file_is_named_at_once_with_its_place():
+    values = described(nodes=0, speed="great")
+    values["device"]["peak_flops"]["float32"]["how"] = "guessed"
+    del values["links"]["inside_node"]["latency_s"]["source"]
+    with pytest.raises(UserError) as caught:
+        machine.build(values, "toy.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("toy.yaml: ") for line in lines)
+    text = str(caught.value)
+    for words in ("nodes: 0", "speed", "device.peak_flops.float32.how", "links.inside_node.latency_s"):
+        assert words in text
+
+
+def test_what_a_schema_cannot_say_is_told_too():
+    values = described()
+    del values["links"]["between_nodes"]
+    with pytest.raises(UserError, match=r"links\.between_nodes: missing"):
+        machine.build(values)
+    del values["device"]["efficiency"]
+    with pytest.raises(UserError, match="one of efficiency, flops_by_shape"):
+        machine.build(values)
+    values = described()
+    values["device"]["flops_by_shape"] = [
+        {"batch": b, "width": w, "flops_per_s": 1e9} for b, w in [(16, 64), (64, 64), (16, 256)]
+    ]
+    with pytest.raises(UserError, match="no row for batch 64, width 256"):
+        machine.build(values)
+
+
+def test_files_are_found_by_name_and_a_missing_one_tells_the_way_out(tmp_path):
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(described()))
+    assert machine.load("toy", tmp_path, tmp_path).nodes == 4
+    assert machine.load(tmp_path / "toy.yaml").name == "toy"
+    with pytest.raises(UserError, match="allowed: toy, this-host"):
+        machine.load("other", tmp_path, tmp_path)
+    with pytest.raises(UserError, match="implementations calibrate"):
+        machine.load("this-host", tmp_path, tmp_path)
+    (tmp_path / "broken.yaml").write_text("name: [")
+    with pytest.raises(UserError, match=r"broken\.yaml: is no YAML"):
+        machine.load("broken", tmp_path, tmp_path)
+
+
+def test_a_cluster_like_another_takes_over_what_it_does_not_say(tmp_path):
+    host = described(name="this-host", nodes=1)
+    del host["links"]["between_nodes"]
+    host["collectives"] = [
+        {"op": "allreduce", "algorithm": "ring", "ranks": ranks, "bytes": 8, "seconds": 1} for ranks in (2, 4)
+    ]
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "this-host.yaml").write_text(yaml.safe_dump(host))
+    base = described(name="joined", like="this-host", nodes=9)
+    joined = {
+        key: base[key] for key in ("name", "description", "date", "hardware", "source", "like", "nodes")
+    }
+    joined["links"] = {"between_nodes": {"latency_s": figure(5e-5), "bandwidth_bytes_per_s": figure(1e8)}}
+    (tmp_path / "joined.yaml").write_text(yaml.safe_dump(joined))
+    cluster = machine.load("joined", tmp_path, tmp_path)
+    assert (cluster.nodes, cluster.devices_per_node) == (9, 2)
+    assert cluster.between_nodes == Link(5e-5, 1e8)
+    assert cluster.inside_node == Link(1e-6, 1e10)
+    # four ranks took one node there and take two here
+    assert set(cluster.collectives) == {("allreduce", "ring", 2)}
+    joined["like"] = "joined"
+    (tmp_path / "joined.yaml").write_text(yaml.safe_dump(joined))
+    with pytest.raises(UserError, match="circle"):
+        machine.load("joined", tmp_path, tmp_path)
+
+
+def test_the_clusters_of_this_project_are_valid(root, tmp_path):
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "this-host.yaml").write_text(yaml.safe_dump(described(name="this-host")))
+    files = sorted((root / "config" / "clusters").glob("*.yaml"))
+    assert {file.stem for file in files} >= {"stampede-k20", "gigabit-cpu"}
+    for file in files:
+        cluster = machine.load(file.stem, tmp_path)
+        assert cluster.name == file.stem
+        assert cluster.capacity >= 32

@@ -1,0 +1,184 @@
+"""Rows of timings.parquet: times to target, speedups and their bases, and the validation table."""
+
+import math
+import time
+
+import pandas as pd
+import pytest
+
+from implementations.cluster import timemodel
+from implementations.errors import UserError
+from implementations.timings import COLUMNS, VALIDATION_COLUMNS, timings, validation, write_timings
+from tests.cluster.toys import BATCH, MODEL, PARAMS, events, steps_table, with_links
+
+STEP_S = 1e-3 + 1e-5
+
+
+def run(
+    run_id: str,
+    folder,
+    *,
+    workers=1,
+    method="averaging",
+    steps=100,
+    seed=1,
+    target=None,
+    reached=None,
+    **more,
+):
+    """A record's columns, with a trace and a curve beside where the record would lie."""
+    place = folder / "runs" / run_id
+    place.mkdir(parents=True)
+    period = more.pop("period", 10)
+    events(steps, period if workers > 1 else steps, workers).to_parquet(place / "trace.parquet")
+    accuracy = [0.1, 0.6, 0.9 if reached else 0.7]
+    pd.DataFrame({"step": [0, steps // 2, steps], "valid_accuracy": accuracy}).to_parquet(
+        place / "curve.parquet"
+    )
+    values = {
+        "run_id": run_id, "status": "ok", "paper": "averaging", "method": method, "variant": "default",
+        "dataset": "digits", "data_size": 6400, "model": MODEL, "model_params": PARAMS, "threads_per_worker": 1,
+        "scaling": "strong", "minibatch": BATCH, "global_batch": BATCH * workers, "epochs": 2,
+        "sync_period": period if method == "averaging" else None,
+        "algorithm": None if method == "sequential" else "ring", "lr": 0.1, "lr_scaling": None,
+        "optimizer": "sgd", "seed": seed, "repeat": 0, "steps": steps, "workers": workers,
+        "samples": steps * BATCH * workers, "evidence": "simulated", "target_metric": "accuracy",
+        "target_value": target, "train_s": None, "experiments": ["speedup/all"], "processes": 1,
+    }  # fmt: skip
+    return values | more
+
+
+@pytest.fixture
+def cluster():
+    return with_links(steps=steps_table())
+
+
+def test_one_row_per_trained_run_and_cluster(tmp_path, cluster):
+    other = with_links(1e-3, name="slow", steps=steps_table())
+    runs = pd.DataFrame([
+        run("a", tmp_path), run("b", tmp_path, workers=4), run("c", tmp_path, status="failed"),
+        run("d", tmp_path, status="target_missed"),
+    ])  # fmt: skip
+    (tmp_path / "runs" / "a" / "trace.parquet").unlink()
+    table = timings(runs, tmp_path, [cluster, other])
+    assert list(table.columns) == COLUMNS
+    assert list(zip(table["run_id"], table["cluster"], strict=True)) == [
+        ("b", "toy"), ("b", "slow"), ("d", "toy"), ("d", "slow"),
+    ]  # fmt: skip
+    parts = table["compute_s"] + table["data_s"] + table["comm_s"] + table["straggler_s"] - table["overlap_s"]
+    assert table["train_s"].tolist() == pytest.approx(parts.tolist())
+    assert table["epoch_s"].tolist() == pytest.approx((parts / 2).tolist())
+    assert set(table["evidence"]) == {"simulated"}
+    expected = timemodel.predict(events(100, 10, 4), cluster, 4, model_params=PARAMS)
+    first = table.iloc[0]
+    assert first["train_s"] == pytest.approx(expected.train_s)
+    assert first["step_s"] == pytest.approx(expected.step_s)
+    assert first["samples_per_s"] == pytest.approx(100 * BATCH * 4 / expected.train_s)
+    assert (first["nodes"], first["workers"], first["compute_source"]) == (2, 4, "calibrated table")
+
+
+def test_time_to_target_is_that_of_the_first_evaluation_at_the_target(tmp_path, cluster):
+    runs = pd.DataFrame([
+        run("early", tmp_path, method="sequential", target=0.6), run("end", tmp_path, target=0.9, reached=True),
+        run("missed", tmp_path, target=0.9, status="target_missed"), run("none", tmp_path),
+    ])  # fmt: skip
+    table = timings(runs, tmp_path, [cluster]).set_index("run_id")
+    assert table.loc["early", "time_to_target_s"] == pytest.approx(50 * STEP_S)
+    assert table.loc["end", "time_to_target_s"] == pytest.approx(table.loc["end", "train_s"])
+    assert math.isinf(table.loc["missed", "time_to_target_s"])
+    assert math.isnan(table.loc["none", "time_to_target_s"])
+    assert table["target_reached"].tolist() == [True, True, False, pd.NA]
+
+
+def test_a_loss_reaches_its_target_from_above(tmp_path, cluster):
+    runs = pd.DataFrame([run("a", tmp_path, target=0.5, target_metric="loss")])
+    curve = pd.DataFrame({"step": [0, 40, 100], "valid_loss": [2.0, 0.5, 0.4]})
+    curve.to_parquet(tmp_path / "runs" / "a" / "curve.parquet")
+    table = timings(runs, tmp_path, [cluster])
+    assert table["time_to_target_s"].item() == pytest.approx(40 * STEP_S)
+
+
+def test_speedups_name_their_bases(tmp_path, cluster):
+    runs = pd.DataFrame([
+        run("avg-1-s1", tmp_path, seed=1), run("avg-1-s2", tmp_path, seed=2),
+        run("avg-4-s2", tmp_path, workers=4, steps=25, seed=2),
+        run("avg-4-other-k", tmp_path, workers=4, steps=25, period=5),
+        run("seq", tmp_path, method="sequential"), run("seq-2t", tmp_path, method="sequential", threads_per_worker=2),
+    ])  # fmt: skip
+    fast = [row | {"threads": 2, "step_s": row["step_s"] / 1.6} for row in steps_table()]
+    cluster = with_links(steps=steps_table() + fast)
+    table = timings(runs, tmp_path, [cluster]).set_index("run_id")
+    row = table.loc["avg-4-s2"]
+    assert row["same_code_run_id"] == "avg-1-s2"
+    assert row["speedup_same_code"] == pytest.approx(table.loc["avg-1-s2", "train_s"] / row["train_s"])
+    assert row["best_sequential_run_id"] == "seq-2t"
+    assert row["speedup_best_sequential"] == pytest.approx(table.loc["seq-2t", "train_s"] / row["train_s"])
+    assert math.isnan(table.loc["avg-4-other-k", "speedup_same_code"])
+    assert table.loc["avg-4-other-k", "same_code_run_id"] is None
+    assert table.loc["seq", "speedup_same_code"] == pytest.approx(1)
+    assert table.loc["seq-2t", "speedup_best_sequential"] == pytest.approx(1)
+
+
+def test_a_damaged_trace_is_named(tmp_path, cluster):
+    runs = pd.DataFrame([run("a", tmp_path)])
+    (tmp_path / "runs" / "a" / "trace.parquet").write_bytes(b"no parquet")
+    with pytest.raises(UserError, match=r"trace\.parquet: is no trace"):
+        timings(runs, tmp_path, [cluster])
+
+
+def test_nothing_ran(tmp_path, cluster):
+    runs = pd.DataFrame([run("a", tmp_path, status="failed")])
+    table = timings(runs, tmp_path, [cluster])
+    assert list(table.columns) == COLUMNS
+    assert table.empty
+
+
+def test_it_survives_a_file(tmp_path, cluster):
+    runs = pd.DataFrame(
+        [run("a", tmp_path, target=0.9, status="target_missed"), run("b", tmp_path, workers=2)]
+    )
+    table = timings(runs, tmp_path, [cluster])
+    back = pd.read_parquet(write_timings(runs, tmp_path, [cluster], tmp_path / "out" / "timings.parquet"))
+    pd.testing.assert_frame_equal(back, table, check_dtype=False)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["timings.parquet"]
+
+
+def test_hundreds_of_runs_on_five_machines_take_seconds(tmp_path):
+    clusters = [with_links(name=f"c{i}", steps=steps_table()) for i in range(5)]
+    runs = pd.DataFrame(
+        [run(f"r{i}", tmp_path, workers=8, steps=4000, period=1 + i % 3, seed=i) for i in range(60)]
+    )
+    began = time.perf_counter()
+    table = timings(runs, tmp_path, clusters)
+    assert len(table) == 300
+    assert time.perf_counter() - began < 10
+
+
+def test_validation_sets_measured_beside_predicted(tmp_path):
+    here = with_links(name="this-host", steps=steps_table())
+    per_step = [1.0e-3, 1.2e-3, 1.1e-3, 1.05e-3, 1.4e-3]
+    runs = pd.DataFrame(
+        [
+            run(
+                f"v{i}",
+                tmp_path,
+                repeat=i,
+                evidence="measured",
+                train_s=100 * seconds,
+                experiments=["validation/steps"],
+            )
+            for i, seconds in enumerate(per_step)
+        ]
+        + [run("elsewhere", tmp_path, evidence="measured", train_s=9.0)]
+    )
+    table = validation(runs, timings(runs, tmp_path, [here]))
+    assert list(table.columns) == VALIDATION_COLUMNS
+    assert len(table) == 1
+    row = table.iloc[0]
+    assert (row["measured_s"], row["measured_low_s"], row["measured_high_s"]) == pytest.approx(
+        (1.1e-3, 1.0e-3, 1.4e-3)
+    )
+    assert row["repeats"] == 5
+    assert row["predicted_s"] == pytest.approx(STEP_S)
+    assert row["error"] == pytest.approx(STEP_S / 1.1e-3 - 1)
+    assert validation(runs.iloc[5:], timings(runs, tmp_path, [here])).empty
