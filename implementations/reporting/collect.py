@@ -1,0 +1,86 @@
+"""Records of single runs into one table, none left out: a failed or damaged one becomes a row that says so."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pyarrow.parquet as pq
+
+from implementations.reporting.columns import record_schema, to_frame, to_table
+from implementations.reporting.files import write_whole
+
+# Words that a run id is made of (implementations/point.py), so that a run whose record is unreadable still has a place.
+_RUN_ID = re.compile(r"_w(?P<workers>\d+)_(?P<evidence>measured|simulated|projected|fitted)_s(?P<seed>\d+)")
+
+
+def collect(
+    run_ids: Iterable[str] | Iterable[Any] | None,
+    results_dir: str | Path = "results",
+    out: str | Path | None = None,
+) -> pd.DataFrame:
+    """Read ``results_dir/runs/<run_id>/record.json`` of each run id and write ``out`` (default: runs.parquet there).
+
+    run_ids: ids, or points (anything with ``run_id`` and ``to_json``); None takes every folder in ``results_dir/runs``.
+    A missing record gives a row of status ``skipped``, a damaged one a row of status ``failed`` that names the file.
+    """
+    results_dir = Path(results_dir)
+    if run_ids is None:
+        wanted: list[Any] = sorted(path.name for path in (results_dir / "runs").glob("*") if path.is_dir())
+    else:
+        wanted = (
+            list(dict.fromkeys(run_ids)) if all(isinstance(item, str) for item in run_ids) else list(run_ids)
+        )
+    table = to_table(_read(item, results_dir) for item in wanted)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    write_whole(Path(out) if out is not None else results_dir / "runs.parquet", buffer.getvalue())
+    return to_frame(table)
+
+
+def _read(item: Any, results_dir: Path) -> dict[str, Any]:
+    """One run's record, or what stands for it."""
+    run_id = item if isinstance(item, str) else item.run_id
+    path = results_dir / "runs" / run_id / "record.json"
+    if not path.is_file():
+        return _stand_in(item, results_dir, "skipped", f"no record: {path} does not exist")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        return _stand_in(item, results_dir, "failed", f"damaged record {path}: {error}")
+    problem = _problem(record, run_id)
+    if problem:
+        return _stand_in(item, results_dir, "failed", f"damaged record {path}: {problem}")
+    return record
+
+
+def _problem(record: Any, run_id: str) -> str | None:
+    fault = jsonschema.exceptions.best_match(_validator().iter_errors(record))
+    if fault is not None:
+        return f"{'.'.join(map(str, fault.absolute_path)) or 'record'}: {fault.message[:200]}"
+    return None if record["run_id"] == run_id else f"run_id is {record['run_id']!r}"
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(record_schema())
+
+
+def _stand_in(item: Any, results_dir: Path, status: str, reason: str) -> dict[str, Any]:
+    """A row for a run without a readable record, with all that its point or its name tells."""
+    run_id = item if isinstance(item, str) else item.run_id
+    log = results_dir / "logs" / f"{run_id}.log"
+    row: dict[str, Any] = {"run_id": run_id, "status": status, "reason": reason}
+    row["log_path"] = str(log) if log.is_file() else None
+    if isinstance(item, str):
+        found = _RUN_ID.search(run_id)
+        return row | (found.groupdict() if found else {})
+    values = item.to_json()
+    return values | values.get("method_params", {}) | {"model": item.model_label} | row

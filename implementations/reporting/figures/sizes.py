@@ -1,0 +1,153 @@
+"""How speedup, bytes and quality grow with the data, the network and the workers: small plots of equal axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import pandas as pd
+
+from implementations.reporting.figures import style
+from implementations.reporting.figures.quality import METRIC_LABELS
+from implementations.reporting.figures.speedup import THIS_HOST
+from implementations.reporting.tables import (
+    SAME_CODE,
+    accuracy_table,
+    command_for,
+    speedup_table,
+    volume_table,
+)
+
+KEYS = ["evidence", "method", "dataset", "data_size", "model", "model_params", "workers"]
+
+
+def sizes_figures(
+    runs: pd.DataFrame, timings: pd.DataFrame, paper: str, cluster: str | None = None, tier: str | None = None
+) -> list[style.Drawn]:
+    """Three figures for each data set: speedup, bytes per worker and quality; none without runs of several sizes.
+
+    ``cluster``: whose simulated speedups are shown; by default the last by name that is not this host.
+    """
+    drawn = []
+    for dataset in sorted(set(runs["dataset"].dropna())):
+        here = runs[runs["dataset"] == dataset]
+        suffix = "" if runs["dataset"].nunique() == 1 else f"_{dataset}"
+        own = timings[timings["run_id"].isin(here["run_id"])] if len(timings) else timings
+        drawn += [
+            figure
+            for figure in (
+                _speedups(speedup_table(here, own), dataset, suffix, paper, cluster, tier),
+                _volumes(volume_table(here), dataset, suffix, paper, tier),
+                _quality(accuracy_table(here), dataset, suffix, paper, tier),
+            )
+            if figure is not None
+        ]
+    return drawn
+
+
+def _speedups(
+    table: pd.DataFrame, dataset: str, suffix: str, paper: str, cluster: str | None, tier: str | None
+) -> Any:
+    rows = table[(table["base"] == SAME_CODE) & table["speedup"].notna() & (table["method"] != "sequential")]
+    clusters = sorted(set(rows["cluster"].dropna()))
+    others = [name for name in clusters if name != THIS_HOST] or clusters
+    chosen = cluster if cluster in clusters else (others[-1] if others else None)
+    rows = rows[rows["cluster"].isna() | (rows["cluster"] == chosen)]
+    data = rows.rename(columns={"speedup": "value", "speedup_low": "low", "speedup_high": "high"})
+    data = data[[*KEYS, "cluster", "base", "value", "low", "high", "n", "oversubscribed"]]
+    title = f"Speedup by size of data and network, {dataset}"
+    note = f"Base: same code with one worker. Simulated: time model on {chosen}. " if chosen else ""
+    return _grid(data, f"sizes_speedup{suffix}", title, "speedup (x)", note, paper, tier, log=2)
+
+
+def _volumes(table: pd.DataFrame, dataset: str, suffix: str, paper: str, tier: str | None) -> Any:
+    # one worker sends nothing, which a logarithmic axis cannot show
+    data = table[(table["method"] != "sequential") & (table["sent_bytes_total"] > 0)]
+    size, unit = style.byte_unit(data["sent_bytes_per_worker"].max())
+    scaled = data["sent_bytes_per_worker"] / size
+    data = data.assign(value=scaled, low=scaled, high=scaled)
+    data = data[[*KEYS, "sent_bytes_per_worker", "value", "low", "high", "n"]]
+    title = f"Bytes by size of data and network, {dataset}"
+    note = "Counted by the ledger; one worker sends nothing. "
+    return _grid(data, f"sizes_bytes{suffix}", title, f"sent per worker ({unit})", note, paper, tier, log=10)
+
+
+def _quality(table: pd.DataFrame, dataset: str, suffix: str, paper: str, tier: str | None) -> Any:
+    data = table[table["mean"].notna()].rename(columns={"mean": "value"})[
+        [*KEYS, "metric", "value", "low", "high", "spread", "n"]
+    ]
+    metric = data["metric"].iloc[0] if len(data) else "accuracy"
+    title = f"Quality by size of data and network, {dataset}"
+    return _grid(
+        data,
+        f"sizes_accuracy{suffix}",
+        title,
+        METRIC_LABELS.get(metric, metric),
+        "Mean over seeds. ",
+        paper,
+        tier,
+    )
+
+
+def _grid(
+    data: pd.DataFrame,
+    name: str,
+    title: str,
+    unit: str,
+    note: str,
+    paper: str,
+    tier: str | None,
+    log: int | None = None,
+) -> style.Drawn | None:
+    """A plot for each data size (rows) and network (columns), value against workers; None without several cells."""
+    data = data.sort_values([*KEYS]).drop_duplicates(KEYS).reset_index(drop=True)
+    sizes = sorted(int(size) for size in set(data["data_size"].dropna()))
+    models = list(dict.fromkeys(data.sort_values(["model_params", "model"])["model"].dropna()))
+    if len(sizes) * len(models) < 2:
+        return None
+    figure, grid = style.new_figure(
+        1.0 + 2.0 * len(models), 1.3 + 1.9 * len(sizes), len(sizes), len(models), sharex=True, sharey=True
+    )
+    workers = sorted({int(count) for count in data["workers"]})
+    with matplotlib.rc_context(style.RC):
+        for i, size in enumerate(sizes):
+            for j, model in enumerate(models):
+                axes = grid[i, j]
+                cell = data[(data["data_size"] == size) & (data["model"] == model)]
+                if log == 2:
+                    axes.plot(workers, workers, color="#888888", linewidth=1.0, label="ideal")
+                for (method, evidence), rows in cell.groupby(["method", "evidence"], sort=True):
+                    tint = style.colour(method)
+                    x = rows["workers"].astype(float)
+                    axes.plot(
+                        x,
+                        rows["value"].astype(float),
+                        "-" if evidence == "measured" else "--",
+                        marker=style.EVIDENCE_MARKERS[evidence],
+                        markersize=5,
+                        color=tint,
+                        label=f"{style.label(method)}, {evidence}",
+                    )
+                    axes.vlines(
+                        x, rows["low"].astype(float), rows["high"].astype(float), color=tint, linewidth=1.2
+                    )
+                style.worker_axis(axes, workers)
+                if log is not None:
+                    axes.set_yscale("log", base=log)
+                    style.plain_log_axis(axes.yaxis)
+                if i == 0:
+                    axes.set_title(model)
+                axes.set_ylabel(f"{size:,} samples\n{unit}" if j == 0 else "")
+                axes.label_outer()
+    style.legend_below(figure, list(grid.flat))
+    kinds = ", ".join(sorted(set(data["evidence"])))
+    return style.Drawn(
+        name=name,
+        title=title,
+        caption=f"Evidence: {kinds}. {note}Rows: training samples in total; columns: networks, small to large.",
+        alt=f"{title}: {len(sizes)} x {len(models)} small plots of {unit} against workers.",
+        figure=figure,
+        data=data,
+        command=command_for(paper, tier),
+        paper=paper,
+    )

@@ -1,0 +1,179 @@
+"""How every figure looks: one colour per method, one mark per kind of evidence, sizes that a phone can show.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers; marks and line styles repeat what colours say.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from implementations.reporting.files import write_whole
+
+METHOD_COLOURS = {
+    "sequential": "#000000",
+    "data_parallel": "#0072B2",
+    "averaging": "#D55E00",
+    "spark": "#E69F00",
+    "ist": "#009E73",
+    "layerwise": "#CC79A7",
+    "local_sgd": "#56B4E9",
+    "model_parallel": "#F0E442",
+}
+OTHER_COLOUR = "#7F7F7F"  # a method that has no colour of its own yet
+METHOD_LABELS = {
+    "sequential": "sequential",
+    "data_parallel": "gradient all-reduce",
+    "averaging": "model averaging",
+    "ist": "independent subnets",
+    "layerwise": "layer-wise",
+    "spark": "Spark",
+    "local_sgd": "local SGD",
+}
+EVIDENCE_MARKERS = {"measured": "o", "simulated": "s", "projected": "D", "fitted": "v", "published": "*"}
+
+# Parts of the time are greys with hatches: they print, and take no method's colour.
+PART_STYLES = {
+    "data_s": ("data", "#C9C9C9", ""),
+    "compute_s": ("compute", "#4D4D4D", ""),
+    "comm_s": ("communication", "#FFFFFF", "////"),
+    "eval_s": ("evaluation", "#F2F2F2", "||||"),
+    "other_s": ("other", "#9A9A9A", "xxxx"),
+    "uncovered_s": ("not covered", "#FFFFFF", ""),
+}
+
+SMALLEST_FONT = 10  # points, in a figure that is shown at its own size
+RC = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.labelsize": 11,
+    "xtick.labelsize": SMALLEST_FONT,
+    "ytick.labelsize": SMALLEST_FONT,
+    "legend.fontsize": SMALLEST_FONT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 6.5,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    # the same data gives the same bytes
+    "svg.hashsalt": "paratrain",
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure ready to be saved: what it shows, in words and as data."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+    data: pd.DataFrame
+    command: str = ""
+    paper: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """All but the picture, for the figures' index."""
+        names = ("paper", "name", "title", "caption", "alt", "command")
+        return {name: getattr(self, name) for name in names} | {"files": self.files}
+
+
+def colour(method: str) -> str:
+    """The method's colour, the same in every figure."""
+    return METHOD_COLOURS.get(method, OTHER_COLOUR)
+
+
+def label(method: str) -> str:
+    """The method's name in words."""
+    return METHOD_LABELS.get(method, str(method).replace("_", " "))
+
+
+def new_figure(
+    width: float = 5.2, height: float = 4.2, rows: int = 1, columns: int = 1, **axes: Any
+) -> tuple[Figure, Any]:
+    """A figure of the house style, in inches, and its axes (always a 2-D array)."""
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, **axes)
+
+
+def worker_axis(axes: Axes, workers: list[int], text: str = "workers") -> None:
+    """A logarithmic axis with a tick for each number of workers that occurs."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(set(workers)) or [1]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(text)
+
+
+def plain_log_axis(axis: Any, subs: tuple[int, ...] = ()) -> None:
+    """Ticks of a logarithmic axis as plain numbers, at ``subs`` of each decade if given, without minor ones."""
+    if subs:
+        axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def legend_below(figure: Figure, axes: Axes | list[Axes], most_columns: int = 3) -> None:
+    """One legend under the plots, so that it covers nothing; entries of several axes are listed once.
+
+    It has as many columns as its longest entry leaves room for.
+    """
+    found: dict[str, Any] = {}
+    for each in [axes] if isinstance(axes, Axes) else axes:
+        for handle, text in zip(*each.get_legend_handles_labels(), strict=True):
+            found.setdefault(text, handle)
+    if not found:
+        return
+    # a letter of the house font is about 0.6 of its size wide; the handle and gaps take 0.75 inches
+    column = 0.75 + max(map(len, found)) * 0.6 * SMALLEST_FONT / 72
+    columns = int(min(most_columns, max(1, figure.get_figwidth() // column)))
+    with matplotlib.rc_context(RC):
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The unit in which ``largest`` bytes is a number between 0.1 and 1000, where there is one: its size and name."""
+    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= 0.1 * size:
+            return size, name
+    return 1.0, "B"
+
+
+def say_empty(axes: Axes, text: str) -> None:
+    """Say in the plot itself that there is nothing to draw."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", wrap=True, color="#555555")
+
+
+def save(drawn: Drawn, folder: Path) -> dict[str, str]:
+    """Write ``<name>.svg``, ``.png`` (200 dpi) and ``.csv`` into ``folder``; the same data gives the same SVG bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {kind: folder / f"{drawn.name}.{kind}" for kind in ("svg", "png", "csv")}
+    with matplotlib.rc_context(RC):
+        svg = io.BytesIO()
+        # no date and no version: the bytes depend on the data alone
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        drawn.figure.savefig(svg, format="svg", metadata=nothing)
+        png = io.BytesIO()
+        drawn.figure.savefig(png, format="png", dpi=200, metadata={"Software": None})
+    write_whole(files["svg"], svg.getvalue())
+    write_whole(files["png"], png.getvalue())
+    write_whole(files["csv"], drawn.data.to_csv(index=False).encode())
+    return {kind: str(path) for kind, path in files.items()}

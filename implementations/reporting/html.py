@@ -1,0 +1,176 @@
+"""Pieces of the report: cells and tables as text, figures as inline SVG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
+
+GB, MB = 1e9, 1e6
+
+
+def number(value: Any) -> str:
+    """A number with four significant digits, thousands apart; an absent one is a dash."""
+    if value is None or pd.isna(value):
+        return "-"
+    value = float(value)
+    if np.isinf(value):
+        return "never" if value > 0 else "-inf"
+    if value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def text(value: Any) -> str:
+    """Any cell as text."""
+    if value is None or (not isinstance(value, (list, np.ndarray)) and pd.isna(value)):
+        return "-"
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return number(value)
+    return str(value)
+
+
+def scaled(factor: float) -> Callable[[Any], str]:
+    """A formatter of numbers in units of ``factor``."""
+    return lambda value: "-" if pd.isna(value) else number(float(value) / factor)
+
+
+def percent(value: Any) -> str:
+    """A share as per cent."""
+    return "-" if pd.isna(value) else f"{100 * float(value):.1f}"
+
+
+# Column of a table file -> its heading in the report and how its cells are written.
+HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "data_size": ("samples", number),
+    "model_params": ("parameters", number),
+    "threads_per_worker": ("threads", number),
+    "oversubscribed": ("more workers than cores", text),
+    "minibatch": ("minibatch per worker", number),
+    "global_batch": ("global batch", number),
+    "sync_period": ("K", number),
+    "lr": ("rate", number),
+    "lr_scaling": ("rate scaling", text),
+    "n": ("n", number),
+    "seconds": ("training (s)", number),
+    "seconds_low": ("low (s)", number),
+    "seconds_high": ("high (s)", number),
+    "samples_per_s": ("samples/s", number),
+    "time_to_target_s": ("to target (s)", number),
+    "base_seconds": ("base (s)", number),
+    "base_threads": ("base threads", number),
+    "speedup": ("speedup (x)", number),
+    "speedup_low": ("low (x)", number),
+    "speedup_high": ("high (x)", number),
+    "wall_s": ("wall (s)", number),
+    "data_s": ("data (s)", number),
+    "compute_s": ("compute (s)", number),
+    "comm_s": ("comm. (s)", number),
+    "eval_s": ("eval. (s)", number),
+    "other_s": ("other (s)", number),
+    "uncovered_s": ("not covered (s)", number),
+    "comm_share": ("comm. of training (%)", percent),
+    "train_loss": ("training loss", number),
+    "payload_bytes": ("payload per worker (MB)", scaled(MB)),
+    "sent_bytes_total": ("sent, all workers (MB)", scaled(MB)),
+    "sent_bytes_predicted": ("closed form (MB)", scaled(MB)),
+    "matches_closed_form": ("equal to the byte", text),
+    "sent_bytes_per_worker": ("sent per worker (MB)", scaled(MB)),
+    "sent_bytes_max_worker": ("busiest worker (MB)", scaled(MB)),
+    "paper_bytes": ("paper's count (MB)", scaled(MB)),
+    "state_bytes_per_worker": ("state per worker (MB)", scaled(MB)),
+    "measured_s": ("measured step (ms)", scaled(1e-3)),
+    "measured_low_s": ("least (ms)", scaled(1e-3)),
+    "measured_high_s": ("greatest (ms)", scaled(1e-3)),
+    "predicted_s": ("predicted step (ms)", scaled(1e-3)),
+    "error": ("error (%)", percent),
+    "compute_source": ("computation from", text),
+}
+# Columns that one paper's section does not need.
+LEFT_OUT = ("paper", "run_id")
+# Where all rows agree on one of these, it is said once above the table.
+SAID_ONCE = (
+    "evidence", "cluster", "dataset", "data_size", "model", "model_params", "scaling", "minibatch", "epochs", "lr",
+    "metric", "spread", "threads_per_worker",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready for the page: headings, and rows of (text, whether it is a number)."""
+
+    headings: list[str]
+    rows: list[list[tuple[str, bool]]]
+    command: str
+    left_out: int
+    common: str  # what all rows share, in words
+
+
+def table_of(frame: pd.DataFrame, leave_out: tuple[str, ...] = LEFT_OUT, most_rows: int = 400) -> Table:
+    """A frame as the page shows it: columns without any value are left out.
+
+    What all rows share is said once: the command below the table, ``SAID_ONCE`` above it.
+    """
+    commands = list(dict.fromkeys(frame["command"].dropna())) if "command" in frame else []
+    hidden = {*leave_out, *(["command"] if len(commands) < 2 else [])}
+    names = [
+        name for name in frame.columns if name not in hidden and (frame[name].notna().any() or not len(frame))
+    ]
+    shared = [
+        name
+        for name in names
+        if name in SAID_ONCE and len(frame) > 1 and frame[name].nunique(dropna=False) == 1
+    ]
+    common = "; ".join(f"{_heading(name)[0]}: {_heading(name)[1](frame[name].iloc[0])}" for name in shared)
+    names = [name for name in names if name not in shared]
+    shown = frame[names].head(most_rows)
+    rows = []
+    for row in shown.to_dict("records"):
+        cells = []
+        for name in names:
+            write = _heading(name)[1]
+            value = row[name]
+            cells.append(
+                (write(value), isinstance(value, (int, float, np.number)) and not isinstance(value, bool))
+            )
+        rows.append(cells)
+    headings = [_heading(name)[0] for name in names]
+    return Table(headings, rows, commands[0] if len(commands) == 1 else "", len(frame) - len(shown), common)
+
+
+def _heading(name: str) -> tuple[str, Callable[[Any], str]]:
+    return HEADINGS.get(name, (name.replace("_", " "), text))
+
+
+_SVG_OPEN = re.compile(r"<svg\b[^>]*>", re.DOTALL)
+
+
+def inline_svg(path: Path, alt: str, prefix: str) -> Markup:
+    """A figure's SVG for the page: its ids made unique by ``prefix``, named by ``alt``, sized by its container."""
+    source = path.read_text(encoding="utf-8")
+    opening = _SVG_OPEN.search(source)
+    if opening is None:
+        raise ValueError(f"{path} holds no SVG")
+    body = source[opening.end() :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    for before, after in (
+        (r'\bid="', f'id="{prefix}-'),
+        (r'href="#', f'href="#{prefix}-'),
+        (r"url\(#", f"url(#{prefix}-"),
+    ):
+        body = re.sub(before, after, body)
+    body = re.sub(r"\n\s*", " ", body)
+    box = re.search(r'viewBox="([^"]+)"', opening.group(0))
+    width = float(box.group(1).split()[2]) if box else 400.0
+    # points are 4/3 pixels; below two thirds of its own size a figure scrolls instead of shrinking further
+    style = f"min-width:{width * 0.88:.0f}px;max-width:{width * 4 / 3:.0f}px"
+    head = f'<svg viewBox="{box.group(1) if box else ""}" role="img" aria-labelledby="{prefix}-title" style="{style}">'
+    return Markup(f'{head}<title id="{prefix}-title">{escape(alt)}</title>{body}')

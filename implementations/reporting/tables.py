@@ -1,0 +1,485 @@
+"""Tables of the report as frames (pure functions), and their files: CSV and parquet in ``reports/tables``.
+
+Every row names its kind of evidence; numbers of different kinds are never summarised together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from implementations.reporting.columns import CONFIGURATION, as_runs, in_experiment
+from implementations.reporting.files import write_table
+from implementations.reporting.rows import ENDED, as_timings, join_timings
+from implementations.reporting.statistics import median_and_spread, range_or_interval
+
+SAME_CODE, BEST_SEQUENTIAL = "same code, one worker", "best sequential"
+PARTS = ("data_s", "compute_s", "comm_s", "eval_s", "other_s", "uncovered_s")
+TUNING = "tuning"
+NOT_A_RESULT = ("failed", "timeout", "skipped", "diverged")
+
+# What a run and its base share: the work that is done.
+_WORK = ["dataset", "data_size", "model", "epochs", "scaling", "device"]
+
+TITLES = {
+    "speedup": (
+        "Speedup",
+        "Measured rows: median of the repeats' training seconds with quartiles. Simulated and projected rows: the time "
+        "model on the named cluster. Each row names what it is compared with.",
+    ),
+    "time_split": (
+        "Where the time went",
+        "Measured only. Parts are means over the ranks of the repeat with the median wall time, so that they add up.",
+    ),
+    "accuracy": (
+        "Quality",
+        "Mean over seeds with their range; with six seeds or more, the 95 % interval of the mean. Diverged runs are "
+        "counted beside it.",
+    ),
+    "volume": (
+        "Bytes",
+        "Bytes on the wire as counted, by closed form, and as the paper counts (GB = 1e9 bytes).",
+    ),
+    "validation": (
+        "Time model against measurement",
+        "Predicted and measured seconds of a training step on this machine, the points fixed beforehand.",
+    ),
+    "tuning": (
+        "Trials for the learning rate",
+        "On validation data, with other seeds than the reported runs.",
+    ),
+    "runs": ("Runs", "How the runs ended, by method and evidence."),
+    "failures": (
+        "Runs without a result",
+        "Reason, log and command of each; the next start tries the failed ones again.",
+    ),
+}
+
+
+def command_for(paper: Any, tier: str | None = None) -> str:
+    """The command that makes a paper's runs, tables and figures in a tier."""
+    target = f" {paper}" if isinstance(paper, str) and paper else ""
+    config = f" --configfile config/{tier}.yaml" if tier and tier != "default" else ""
+    return f"snakemake --cores all{target}{config}"
+
+
+def make_tables(
+    runs: pd.DataFrame | str | Path | None,
+    timings: pd.DataFrame | str | Path | None,
+    validation: pd.DataFrame | None = None,
+    out_dir: str | Path = "reports/tables",
+    tier: str | None = None,
+) -> dict[str, pd.DataFrame]:
+    """Make every table and write ``<name>.csv`` and ``<name>.parquet``; tables without rows are written too."""
+    tables = make_tables_in_memory(as_runs(runs), as_timings(timings), validation, tier)
+    for name, table in tables.items():
+        write_table(table, Path(out_dir) / f"{name}.csv")
+    return tables
+
+
+def make_tables_in_memory(
+    runs: pd.DataFrame,
+    timings: pd.DataFrame | None,
+    validation: pd.DataFrame | None = None,
+    tier: str | None = None,
+) -> dict[str, pd.DataFrame]:
+    """Every table by its name."""
+    results = reported(runs)
+    return {
+        "speedup": speedup_table(results, timings, tier),
+        "time_split": time_split_table(results),
+        "accuracy": accuracy_table(results, tier),
+        "volume": volume_table(results, tier),
+        "tuning": tuning_table(runs, tier),
+        "validation": validation_table(validation),
+        "runs": runs_table(runs),
+        "failures": failures_table(runs, tier),
+    }
+
+
+def reported(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs that are results: tuning trials have other seeds, and stay out of what the tables summarise."""
+    trial = runs["experiments"].map(
+        lambda names: names is not None and len(names) > 0 and all(map(_is_trial, names))
+    )
+    return runs[~trial.astype(bool)]
+
+
+def _is_trial(name: str) -> bool:
+    return name.split("/")[0] == TUNING
+
+
+def _ended(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[runs["status"].isin(ENDED).fillna(False).astype(bool)]
+
+
+def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Groups of equal ``keys`` (absent values are equal to each other), in order, each with its keys as a dict."""
+    if not len(frame):
+        return
+    for _, rows in frame.groupby(keys, dropna=False, sort=True):
+        yield {key: _value(rows[key].iloc[0]) for key in keys}, rows
+
+
+def _value(cell: Any) -> Any:
+    return None if cell is None or cell is pd.NA or (isinstance(cell, float) and np.isnan(cell)) else cell
+
+
+def _first(rows: pd.DataFrame, name: str) -> Any:
+    return _value(rows[name].iloc[0]) if name in rows else None
+
+
+# -- speedup -----------------------------------------------------------------------------------------------------------
+
+SPEEDUP_COLUMNS = [
+    "paper", "evidence", "cluster", "method", "dataset", "data_size", "model", "model_params", "scaling", "workers",
+    "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period", "algorithm",
+    "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread", "samples_per_s", "time_to_target_s",
+    "base", "base_seconds", "base_threads", "speedup", "speedup_low", "speedup_high", "command",
+]  # fmt: skip
+
+
+def speedup_table(
+    runs: pd.DataFrame, timings: pd.DataFrame | None = None, tier: str | None = None
+) -> pd.DataFrame:
+    """A row for each configuration, kind of evidence, cluster and base; seconds are those of training."""
+    rows = [*_measured_speedups(runs), *_modelled_speedups(runs, timings)]
+    table = pd.DataFrame(
+        [row | {"command": command_for(row["paper"], tier)} for row in rows], columns=SPEEDUP_COLUMNS
+    )
+    return _typed(table)
+
+
+def _measured_speedups(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    ended = _ended(runs)
+    measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["train_s"].notna()]
+    groups = [
+        (keys, rows, median_and_spread(rows["train_s"])) for keys, rows in _groups(measured, CONFIGURATION)
+    ]
+    for keys, rows, seconds in groups:
+        # the repeats' rates, as weak scaling compares samples per second: its work grows with the workers
+        rate = median_and_spread(rows["samples_per_s"]).centre
+        described = {
+            **{name: keys.get(name) for name in SPEEDUP_COLUMNS if name in keys},
+            "model_params": _first(rows, "model_params"),
+            "global_batch": _first(rows, "global_batch"),
+            "n": seconds.n,
+            "seconds": seconds.centre,
+            "seconds_low": seconds.low,
+            "seconds_high": seconds.high,
+            "spread": seconds.kind,
+            "samples_per_s": rate,
+            "time_to_target_s": median_and_spread(_time_to_target(rows)).centre,
+        }
+        for base, found in (
+            (SAME_CODE, _same_code_base(keys, groups)),
+            (BEST_SEQUENTIAL, _sequential_base(keys, groups)),
+        ):
+            row = described | {"base": base}
+            if found is not None:
+                base_keys, base_rows, base_seconds = found
+                if keys["scaling"] == "weak":
+                    scale = seconds.centre * rate / median_and_spread(base_rows["samples_per_s"]).centre
+                else:
+                    scale = base_seconds.centre
+                row |= {
+                    "base_seconds": base_seconds.centre,
+                    "base_threads": base_keys["threads_per_worker"],
+                    "speedup": scale / seconds.centre,
+                    "speedup_low": scale / seconds.high,
+                    "speedup_high": scale / seconds.low,
+                }
+            yield row
+
+
+def _time_to_target(rows: pd.DataFrame) -> pd.Series:
+    """Seconds to the target; infinite where it was set and missed, NaN where none was set."""
+    missed = (rows["target_reached"] == False).fillna(False).astype(bool)  # noqa: E712
+    return rows["time_to_target_s"].astype(float).mask(missed, np.inf)
+
+
+def _same_code_base(keys: dict[str, Any], groups: list[Any]) -> Any:
+    """The group of the same method with one worker; the nearest in algorithm and period, which do nothing there."""
+
+    def same(other: dict[str, Any]) -> bool:
+        shared = ["paper", "method", "variant", "threads_per_worker", "minibatch", *_WORK]
+        return other["workers"] == 1 and all(other[name] == keys[name] for name in shared)
+
+    found = [group for group in groups if same(group[0])]
+    return max(
+        found,
+        key=lambda group: sum(
+            group[0][name] == keys[name] for name in ("sync_period", "algorithm", "lr", "lr_scaling")
+        ),
+        default=None,
+    )
+
+
+def _sequential_base(keys: dict[str, Any], groups: list[Any]) -> Any:
+    """The fastest sequential group that does the same work, whatever its threads."""
+    found = [
+        group
+        for group in groups
+        if group[0]["method"] == "sequential"
+        and group[0]["paper"] == keys["paper"]
+        and all(
+            group[0][name] == keys[name]
+            for name in _WORK
+            if name != "data_size" or keys["scaling"] == "strong"
+        )
+    ]
+    return min(found, key=lambda group: group[2].centre, default=None)
+
+
+def _modelled_speedups(runs: pd.DataFrame, timings: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
+    joined = join_timings(timings, runs)
+    if not len(joined):
+        return
+    # a measured run's trace is timed for the validation only; its workers were counted by the clock
+    joined = joined[
+        (joined["run_evidence"] != "measured").fillna(True).astype(bool) & joined["status"].isin(ENDED)
+    ]
+    keys = [name for name in [*CONFIGURATION, "cluster"] if name in joined.columns]
+    for found, rows in _groups(joined, keys):
+        seconds = range_or_interval(rows["train_s"]) if "train_s" in rows else range_or_interval([])
+        described = {
+            **{name: found.get(name) for name in SPEEDUP_COLUMNS if name in found},
+            "model_params": _first(rows, "model_params"),
+            "global_batch": _first(rows, "global_batch"),
+            "n": len(rows),
+            "seconds": seconds.centre,
+            "seconds_low": seconds.low,
+            "seconds_high": seconds.high,
+            "spread": seconds.kind,
+            "samples_per_s": range_or_interval(rows["samples_per_s"]).centre
+            if "samples_per_s" in rows
+            else np.nan,
+            "time_to_target_s": _modelled_time_to_target(rows),
+        }
+        for base, column in ((SAME_CODE, "speedup_same_code"), (BEST_SEQUENTIAL, "speedup_best_sequential")):
+            speedup = range_or_interval(rows[column]) if column in rows else range_or_interval([])
+            yield described | {
+                "base": base,
+                "base_seconds": seconds.centre * speedup.centre,
+                "speedup": speedup.centre,
+                "speedup_low": speedup.low,
+                "speedup_high": speedup.high,
+            }
+
+
+def _modelled_time_to_target(rows: pd.DataFrame) -> float:
+    if "time_to_target_s" not in rows:
+        return np.nan
+    times = rows["time_to_target_s"].astype(float)
+    if "target_reached" in rows:
+        times = times.mask((rows["target_reached"] == False).fillna(False).astype(bool), np.inf)  # noqa: E712
+    return median_and_spread(times).centre
+
+
+# -- the others --------------------------------------------------------------------------------------------------------
+
+
+def time_split_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each measured configuration: the parts of the repeat with the (lower) median wall time."""
+    names = ["paper", "evidence", "method", "dataset", "data_size", "model", "workers", "threads_per_worker",
+             "oversubscribed", "minibatch", "sync_period", "algorithm"]  # fmt: skip
+    ended = _ended(runs)
+    measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["wall_s"].notna()]
+    rows = []
+    for keys, group in _groups(measured, CONFIGURATION):
+        middle = group.sort_values(["wall_s", "run_id"]).iloc[(len(group) - 1) // 2]
+        row = {name: keys[name] for name in names} | {"n": len(group), "wall_s": float(middle["wall_s"])}
+        parts = {name: _value(middle[name]) for name in PARTS}
+        row |= parts | {"comm_share": (parts["comm_s"] or 0.0) / _training_s(middle)}
+        rows.append(row | {"run_id": middle["run_id"]})
+    return _typed(pd.DataFrame(rows, columns=[*names, "n", "wall_s", *PARTS, "comm_share", "run_id"]))
+
+
+def _training_s(run: pd.Series) -> float:
+    found = _value(run["train_s"])
+    return float(found) if found else float(run["wall_s"])
+
+
+QUALITY = ("wer", "frame_error", "accuracy", "valid_accuracy")
+
+
+def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
+    """A row for each configuration and kind of evidence: its main quality metric over seeds, and what diverged.
+
+    The repeats of one seed are one value. Configurations whose runs all diverged are kept, without a value.
+    """
+    names = ["paper", "evidence", "method", "dataset", "data_size", "model", "model_params", "workers", "minibatch",
+             "epochs", "sync_period", "algorithm", "lr", "lr_scaling"]  # fmt: skip
+    keys = [
+        name for name in CONFIGURATION if name not in ("processes", "threads_per_worker", "oversubscribed")
+    ]
+    finished = runs[runs["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)]
+    rows = []
+    for found, group in _groups(finished, keys):
+        ended = _ended(group)
+        metric = next((name for name in QUALITY if ended[name].notna().any()), "accuracy")
+        seeds = ended.groupby("seed")[[metric, "train_loss", "steps"]].mean()
+        value = range_or_interval(seeds[metric].astype(float))
+        rows.append(
+            {name: found.get(name, _first(group, name)) for name in names}
+            | {
+                "metric": metric,
+                "mean": value.centre,
+                "low": value.low,
+                "high": value.high,
+                "spread": value.kind,
+                "n": value.n,
+                "diverged": int((group["status"] == "diverged").sum()),
+                "train_loss": float(seeds["train_loss"].astype(float).mean()),
+                "steps": float(seeds["steps"].astype(float).mean()),
+                "command": command_for(found["paper"], tier),
+            }
+        )
+    columns = [
+        *names,
+        "metric",
+        "mean",
+        "low",
+        "high",
+        "spread",
+        "n",
+        "diverged",
+        "train_loss",
+        "steps",
+        "command",
+    ]
+    return _typed(pd.DataFrame(rows, columns=columns))
+
+
+def tuning_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
+    """A row for each trial of a learning rate: validation accuracy over its seeds, and what diverged."""
+    names = [
+        "paper",
+        "evidence",
+        "method",
+        "dataset",
+        "data_size",
+        "model",
+        "workers",
+        "sync_period",
+        "lr_scaling",
+        "lr",
+    ]
+    trials = runs[
+        in_experiment(runs, TUNING) & runs["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)
+    ]
+    rows = []
+    for found, group in _groups(trials, names):
+        value = range_or_interval(_ended(group)["valid_accuracy"].astype(float))
+        rows.append(
+            found
+            | {"metric": "valid_accuracy", "mean": value.centre, "low": value.low, "high": value.high}
+            | {"spread": value.kind, "n": value.n, "diverged": int((group["status"] == "diverged").sum())}
+            | {"command": command_for(found["paper"], tier)}
+        )
+    columns = [*names, "metric", "mean", "low", "high", "spread", "n", "diverged", "command"]
+    return _typed(pd.DataFrame(rows, columns=columns))
+
+
+VOLUME_COLUMNS = [
+    "paper", "evidence", "method", "dataset", "data_size", "model", "model_params", "workers", "epochs", "minibatch",
+    "sync_period", "algorithm", "n", "steps", "payload_bytes", "sent_bytes_total", "sent_bytes_predicted",
+    "matches_closed_form", "sent_bytes_per_worker", "sent_bytes_max_worker", "paper_bytes", "messages",
+    "state_bytes_per_worker", "command",
+]  # fmt: skip
+
+
+def volume_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
+    """A row for each configuration and kind of evidence: counted bytes, the closed form, the paper's own count."""
+    counted = ["steps", "payload_bytes", "sent_bytes_total", "sent_bytes_predicted", "sent_bytes_max_worker",
+               "paper_bytes", "messages", "state_bytes_per_worker"]  # fmt: skip
+    keys = [
+        name
+        for name in CONFIGURATION
+        if name not in ("lr", "lr_scaling", "threads_per_worker", "oversubscribed")
+    ]
+    ended = _ended(runs)
+    rows = []
+    for found, group in _groups(ended[ended["sent_bytes_total"].notna()], keys):
+        both = group["sent_bytes_predicted"].notna()
+        equal = (
+            (group["sent_bytes_total"] == group["sent_bytes_predicted"])[both].all() if both.any() else None
+        )
+        row = {name: found.get(name, _first(group, name)) for name in VOLUME_COLUMNS if name not in counted}
+        # equal over seeds for every method here; where one is random, the median stands for them
+        row |= {name: median_and_spread(group[name].astype(float)).centre for name in counted}
+        row |= {
+            "n": len(group),
+            "matches_closed_form": None if equal is None else bool(equal),
+            "sent_bytes_per_worker": row["sent_bytes_total"] / found["workers"],
+            "command": command_for(found["paper"], tier),
+        }
+        rows.append(row)
+    return _typed(pd.DataFrame(rows, columns=VOLUME_COLUMNS))
+
+
+def validation_table(validation: pd.DataFrame | None) -> pd.DataFrame:
+    """The frame that the time model's validation gives, as it is; empty where there is none."""
+    return pd.DataFrame() if validation is None else validation.reset_index(drop=True)
+
+
+def runs_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Number of runs by paper, method, evidence and status."""
+    keys = ["paper", "method", "evidence", "status"]
+    if not len(runs):
+        return pd.DataFrame(columns=[*keys, "runs"])
+    return _typed(runs.groupby(keys, dropna=False, sort=True).size().rename("runs").reset_index())
+
+
+def failures_table(runs: pd.DataFrame, tier: str | None = None, tail_lines: int = 20) -> pd.DataFrame:
+    """A row for each run without a result, with its reason and the last lines of its log."""
+    names = ["run_id", "paper", "method", "workers", "evidence", "status", "reason", "log_path", "attempts"]
+    broken = runs[runs["status"].isin(NOT_A_RESULT).fillna(False).astype(bool)].sort_values(
+        ["status", "run_id"]
+    )
+    table = broken[names].reset_index(drop=True)
+    table["log_tail"] = [log_tail(path, tail_lines) for path in table["log_path"]]
+    table["command"] = [command_for(_value(paper), tier) for paper in table["paper"]]
+    return table
+
+
+def log_tail(path: Any, lines: int = 20) -> str:
+    """The last lines of a log, or what is wrong with it."""
+    if _value(path) is None:
+        return "no log"
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 65536))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError as error:
+        return f"no log: {error.strerror}"
+    return "\n".join(text.splitlines()[-lines:]) or "the log is empty"
+
+
+_WHOLE = (
+    "data_size", "model_params", "workers", "threads_per_worker", "minibatch", "global_batch", "epochs", "sync_period",
+    "n", "base_threads", "diverged", "runs",
+)  # fmt: skip
+_TEXT = ("paper", "evidence", "cluster", "method", "dataset", "model", "scaling", "algorithm", "lr_scaling", "spread",
+         "base", "command", "metric", "run_id", "status")  # fmt: skip
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """The same types whatever rows there are, so that files of two runs can be joined."""
+    kinds: dict[str, Any] = {}
+    for name in table.columns:
+        if name in _TEXT:
+            kinds[name] = "string"
+        elif name in _WHOLE:
+            kinds[name] = "Int64"
+        elif name in ("oversubscribed", "matches_closed_form"):
+            kinds[name] = "boolean"
+        else:
+            kinds[name] = float
+    return table.astype(object).where(table.notna(), None).astype(kinds)

@@ -1,0 +1,226 @@
+import io
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from implementations.reporting import figures, html, make_report, make_tables, summarise
+from implementations.reporting.columns import to_table
+from tests.reporting import synthetic
+
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects what a page refers to, its ids and headings; checks that tags nest."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.references, self.ids, self.headings, self.open, self.text = [], [], [], [], []
+        self.tags = []
+        self.feed(source)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append((tag, attributes))
+        self.references += [
+            (tag, k, v) for k, v in attributes.items() if k.split(":")[-1] in ("src", "href", "srcset")
+        ]
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_is_self_contained_and_well_formed(made):
+    page = Page(made.source)
+    assert page.references
+    for tag, key, value in page.references:
+        # places in the page, and plain links to papers
+        assert value.startswith("#") or (
+            tag == "a" and key == "href" and value.startswith("https://arxiv.org/")
+        ), value
+    assert not {"script", "link", "iframe", "object", "embed"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"@import|url\((?!#)", made.source)
+    assert "<metadata" not in made.source and "http://" not in made.source
+
+
+def test_ids_are_unique_and_links_lead_somewhere(made):
+    page = Page(made.source)
+    assert len(page.ids) == len(set(page.ids))
+    targets = {value[1:] for _, _, value in page.references if value.startswith("#")}
+    assert targets <= set(page.ids)
+    assert set(re.findall(r"url\(#([^)]+)\)", made.source)) <= set(page.ids)
+
+
+def test_the_page_can_be_read_aloud(made):
+    page = Page(made.source)
+    assert ("html", {"lang": "en"}) in page.tags
+    assert page.headings[0] == 1 and page.headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
+    drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
+    assert len(drawings) == 10
+    assert all(drawing["role"] == "img" and drawing["aria-labelledby"] in page.ids for drawing in drawings)
+    assert all(attributes.get("scope") == "col" for tag, attributes in page.tags if tag == "th")
+    assert "model averaging, measured: 1.61 x at 4 workers" in made.source
+
+
+def test_claims_come_first_and_each_has_verdict_and_command(made):
+    folder, source = made.folder, made.source
+    claims = pd.read_parquet(folder / "reports/tables/claims.parquet")
+    assert source.index('id="claims"') < source.index('id="paper-averaging"') < source.index('id="failures"')
+    for claim_id in {name.split("/")[0] for name in claims["claim_id"]}:
+        assert claim_id in source
+    for verdict in set(claims["verdict"]):
+        assert re.search(rf'<span class="verdict \w+">\S+ {re.escape(verdict)}</span>', source)
+    assert "needs the speech task" in source and "snakemake --cores all averaging" in source
+
+
+def test_failures_show_reason_log_and_its_tail_escaped(made):
+    source = made.source
+    assert "rank 3 died: MemoryError" in source and "over the limit of 600 s" in source
+    assert "MemoryError: &lt;cannot&gt; allocate &amp; stop" in source and "<cannot>" not in source
+
+
+def test_machine_config_and_counts_are_told(made):
+    source = made.source
+    for part in ("Example CPU", "MPICH 5.0.2", "2.13.0", "1 diverged", "1 failed", "1 timeout", "2026-01-02"):
+        assert part in source
+    assert "experiments/speedup.yaml" in source and "tier: default" in source
+    assert "Not all inputs were there" not in source
+
+
+def test_it_fits_phones_and_paper(made):
+    source = made.source
+    assert (
+        'name="viewport"' in source and "@media print" in source and "@media screen and (max-width" in source
+    )
+
+
+def test_the_same_inputs_give_the_same_page(made, root):
+    folder, source = made.folder, made.source
+    path = make_report(
+        folder / "results", folder / "reports", root / "config/config.yaml", folder / "again.html"
+    )
+    assert path.read_text(encoding="utf-8") == source
+
+
+def test_without_inputs_the_page_is_made_and_says_what_is_missing(tmp_path):
+    source = make_report(tmp_path / "results", tmp_path / "reports", tmp_path / "none.yaml").read_text()
+    Page(source)
+    for name in ("runs.parquet", "claims.parquet", "speedup.parquet", "figures.json", "none.yaml"):
+        assert name in source
+    assert "No claim has been judged yet" in source
+
+
+def test_damaged_inputs_are_named_and_stop_nothing(made, tmp_path):
+    tables = tmp_path / "reports/tables"
+    tables.mkdir(parents=True)
+    (tables / "speedup.parquet").write_bytes(b"PAR1 not really")
+    (tmp_path / "reports/figures").mkdir()
+    (tmp_path / "reports/figures/figures.json").write_text(
+        '[{"paper": "averaging", "name": "x", "title": "", "caption": "", "alt": "", "command": "",'
+        ' "files": {"svg": "none.svg", "csv": "none.csv"}}]'
+    )
+    (tmp_path / "config.yaml").write_text("a: [")
+    source = make_report(tmp_path, tmp_path / "reports", tmp_path / "config.yaml").read_text()
+    Page(source)
+    assert "speedup.parquet cannot be read" in source and "none.svg" in source and "is not YAML" in source
+
+
+def test_only_failed_runs_make_a_page(tmp_path):
+    records = synthetic.broken(tmp_path / "results/logs")
+    pq.write_table(to_table(records), tmp_path / "results/runs.parquet")
+    runs = synthetic.runs(records)
+    make_tables(runs, None, None, tmp_path / "reports/tables")
+    figures.make_figures(
+        runs, None, None, tmp_path, tmp_path / "reports/figures", published=synthetic.published()
+    )
+    source = make_report(tmp_path / "results", tmp_path / "reports").read_text()
+    Page(source)
+    assert "MemoryError" in source
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (None, "-"),
+        (float("nan"), "-"),
+        (float("inf"), "never"),
+        (0.123456, "0.1235"),
+        (54000, "54,000"),
+        (1234567.8, "1,234,568"),
+        (2.0, "2"),
+        (1e-7, "1e-07"),
+    ],
+)
+def test_numbers_are_short(value, shown):
+    assert html.number(value) == shown
+
+
+def test_what_all_rows_share_is_said_once():
+    frame = pd.DataFrame(
+        {
+            "paper": "p",
+            "dataset": "digits",
+            "workers": [1, 2],
+            "wall_s": [1.0, 2.0],
+            "nothing": None,
+            "command": "go",
+        }
+    )
+    table = html.table_of(frame)
+    assert table.headings == ["workers", "wall (s)"]
+    assert (table.common, table.command) == ("dataset: digits", "go")
+
+
+def test_long_tables_say_what_they_leave_out():
+    assert html.table_of(pd.DataFrame({"workers": range(500)}), most_rows=100).left_out == 400
+
+
+# -- the last lines of a run -------------------------------------------------------------------------------------------
+
+
+def summary(results, reports):
+    out = io.StringIO()
+    code = summarise(results, reports, out)
+    return out.getvalue(), code
+
+
+def test_the_summary_names_what_failed_and_fails(made):
+    folder = made.folder
+    text, code = summary(folder / "results", folder / "reports")
+    assert code == 1
+    assert "1 failed" in text and "1 timeout" in text and f"report: {folder / 'reports/report.html'}" in text
+    line = next(line for line in text.splitlines() if line.strip().startswith("failed:"))
+    assert "rank 3 died: MemoryError" in line and "logs/0.log" in line
+    assert "diverged:" not in text
+
+
+@pytest.mark.parametrize(
+    "status, code",
+    [("ok", 0), ("diverged", 0), ("target_missed", 0), ("skipped", 0), ("failed", 1), ("timeout", 1)],
+)
+def test_the_exit_code(tmp_path, status, code):
+    pq.write_table(to_table([synthetic.record(status=status)]), tmp_path / "runs.parquet")
+    assert summary(tmp_path, tmp_path)[1] == code
+
+
+def test_no_runs_is_a_failure(tmp_path):
+    text, code = summary(tmp_path, tmp_path)
+    assert code == 1 and "no runs" in text and "no report" in text
