@@ -1,0 +1,257 @@
+# From config to report: prepare -> calibrate -> run -> collect -> timings -> claims, tables, figures -> report.
+#
+#     snakemake --cores all                                          the default tier
+#     snakemake --cores 2 smoke                                      everything at its smallest, about two minutes
+#     snakemake --cores all averaging --configfile config/extended.yaml   one paper, all of its claims
+#     snakemake -n                                                   which points there are, and what would run
+#
+# Trained points are kept in results/runs/ and are no declared output: a job that is killed, or started again because
+# one of its points failed, goes on from what they left. What must run again is worked out in
+# implementations/workflow.py; docs/architecture.md has the reasons.
+import os
+import sys
+
+from snakemake.utils import min_version
+
+min_version("9.27.1")
+sys.path.insert(0, str(workflow.basedir))
+
+from implementations.workflow import CALIBRATION_NOTE, LOCAL_CLUSTER, Pipeline, code, files, repo
+
+pipeline = Pipeline(workflow)
+
+TABLES = "speedup time_split accuracy volume tuning validation runs failures".split()
+
+
+# Names the operating system that the suite is made on. Used only with `--software-deployment-method`: the packages
+# are those of the environment that Snakemake itself runs in (requirements.lock).
+container: "docker://python:3.11-bookworm"
+
+
+localrules:
+    all,
+    smoke,
+    spark,
+    ist,
+    averaging,
+    layerwise,
+    report,
+    prepare,
+    collect,
+    timings,
+    claims,
+    tables,
+    figures,
+    page,
+
+
+wildcard_constraints:
+    dataset=r"[a-z0-9_]+",
+    batch=r"[A-Za-z0-9_.-]+",
+
+
+onsuccess:
+    print(pipeline.ending(well=True), flush=True)
+
+
+onerror:
+    print(pipeline.ending(well=False), flush=True)
+
+
+# The targets: each makes the report, then tells how the points ended, and fails if a point failed.
+
+
+rule all:
+    input:
+        page="reports/report.html",
+    log:
+        "results/logs/status_all.log",
+    shell:
+        "python -m implementations status 2>&1 | tee {log}"
+
+
+use rule all as smoke with:
+    log:
+        "results/logs/status_smoke.log",
+
+
+use rule all as spark with:
+    log:
+        "results/logs/status_spark.log",
+
+
+use rule all as ist with:
+    log:
+        "results/logs/status_ist.log",
+
+
+use rule all as averaging with:
+    log:
+        "results/logs/status_averaging.log",
+
+
+use rule all as layerwise with:
+    log:
+        "results/logs/status_layerwise.log",
+
+
+use rule all as report with:
+    log:
+        "results/logs/status_report.log",
+
+
+# The steps
+
+
+rule prepare:
+    input:
+        card=lambda w: repo(f"datasets/{w.dataset}/card.yaml"),
+        recipe=lambda w: repo(f"datasets/{w.dataset}/prepare.py"),
+    output:
+        "results/data/{dataset}/summary.json",
+    log:
+        "results/logs/prepare_{dataset}.log",
+    shell:
+        "python -m implementations prepare {wildcards.dataset} 2>&1 | tee {log}"
+
+
+rule calibrate:
+    input:
+        lambda w: [ancient(summary) for summary in pipeline.calibration_data()],
+    output:
+        cluster=LOCAL_CLUSTER,
+        covers=CALIBRATION_NOTE,
+    log:
+        "results/logs/calibrate.log",
+    priority: 10  # first, so that what takes the time of this machine is known whatever else fails
+    threads: lambda w: workflow.cores
+    params:
+        covers=lambda w: pipeline.calibration,
+        quick=lambda w: pipeline.quick,
+        points=lambda w, output: pipeline.points_arguments,
+    shell:
+        "python -m implementations calibrate {params.points} {params.quick} --out {output.cluster} 2>&1 | tee {log}"
+        " && printf '%s' {params.covers:q} > {output.covers}"
+
+
+rule run:
+    input:
+        lambda w: pipeline.summary(w.batch),
+    output:
+        "results/batches/{batch}.json",
+    log:
+        "results/logs/batch_{batch}.log",
+    threads: lambda w: pipeline.threads(w.batch)
+    params:
+        code=lambda w: pipeline.code(w.batch),
+        attempt=lambda w: pipeline.attempt(w.batch),
+        configfile=lambda w, output: pipeline.batch(w.batch)[0],
+    shell:
+        "python -m implementations run --configfile {params.configfile:q} --batch {wildcards.batch}"
+        " --manifest {output} 2>&1 | tee {log}"
+
+
+rule collect:
+    input:
+        records=lambda w: pipeline.manifests(),
+        code=code("config", "reporting.collect"),
+    output:
+        "results/runs.parquet",
+    log:
+        "results/logs/collect.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations collect {params.points} --out {output} 2>&1 | tee {log}"
+
+
+rule timings:
+    input:
+        runs="results/runs.parquet",
+        calibration=LOCAL_CLUSTER,
+        clusters=lambda w: pipeline.clusters(),
+        code=code("timings"),
+    output:
+        "results/timings.parquet",
+    log:
+        "results/logs/timings.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations timings {params.points} --runs {input.runs} --out {output} 2>&1 | tee {log}"
+
+
+rule claims:
+    input:
+        runs="results/runs.parquet",
+        timings="results/timings.parquet",
+        claims=files(
+            "config/claims/*",
+            "config/published/*",
+            "config/schemas/claims.schema.yaml",
+        ),
+        code=code("reporting.verdicts"),
+    output:
+        csv=report("reports/tables/claims.csv", category="Claims"),
+        parquet="reports/tables/claims.parquet",
+    log:
+        "results/logs/claims.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations claims {params.points} --runs {input.runs} --timings {input.timings}"
+        " --out {output.csv} 2>&1 | tee {log}"
+
+
+rule tables:
+    input:
+        runs="results/runs.parquet",
+        timings="results/timings.parquet",
+        code=code("reporting.tables", "timings"),
+    output:
+        csv=report(expand("reports/tables/{name}.csv", name=TABLES), category="Tables"),
+        parquet=expand("reports/tables/{name}.parquet", name=TABLES),
+    log:
+        "results/logs/tables.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+        folder=lambda w, output: os.path.dirname(output[0]),
+    shell:
+        "python -m implementations tables {params.points} --runs {input.runs} --timings {input.timings}"
+        " --out {params.folder} 2>&1 | tee {log}"
+
+
+rule figures:
+    input:
+        runs="results/runs.parquet",
+        timings="results/timings.parquet",
+        published=files("config/published/*"),
+        code=code("reporting.figures", "timings"),
+    output:
+        report(directory("reports/figures"), patterns=["{name}.svg"], category="Figures"),
+    log:
+        "results/logs/figures.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations figures {params.points} --runs {input.runs} --timings {input.timings}"
+        " --out {output} 2>&1 | tee {log}"
+
+
+rule page:
+    input:
+        runs="results/runs.parquet",
+        timings="results/timings.parquet",
+        claims="reports/tables/claims.parquet",
+        tables=expand("reports/tables/{name}.parquet", name=TABLES),
+        figures="reports/figures",
+        code=code("reporting.report"),
+        templates=files("implementations/reporting/templates/*"),
+    output:
+        report("reports/report.html", category="Report"),
+    log:
+        "results/logs/report.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations report {params.points} --out {output} 2>&1 | tee {log}"

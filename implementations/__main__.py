@@ -1,0 +1,287 @@
+"""Command line of paratrain.
+
+    python -m implementations doctor                 what works on this machine, and how to mend what does not
+    python -m implementations prepare fashion_mnist  fetch and prepare a data set
+    python -m implementations train --method averaging --dataset digits --workers 2 --set sync_period=5
+    python -m implementations points --configfile config/config.yaml
+    python -m implementations VERB --help
+
+The remaining verbs are the steps of the Snakefile, each a command of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from implementations.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; a user's mistake ends in one message and exit code 2."""
+    args = _parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return args.verb(args) or 0
+    except UserError as error:
+        print(f"paratrain: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("paratrain: interrupted; the next start goes on from here", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"paratrain: error: {where}{os.strerror(error.errno or 0)}", file=sys.stderr)
+        return 2
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from implementations.doctor import doctor
+
+    return doctor(as_json=args.json, spark=args.spark)
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    from implementations import data
+
+    return max(data.command(name, args.results) for name in args.dataset)
+
+
+def _points(args: argparse.Namespace) -> None:
+    from implementations import config
+
+    print(config.describe(_settings(args)))
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    from implementations.cluster.calibrate import calibrate, shapes_of
+
+    settings = _settings(args)
+    shapes = shapes_of(settings.points, args.results)
+    print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Run a batch; failures stand in the records and in the manifest, the exit code is 0 all the same."""
+    from implementations import record
+    from implementations.progress import Bar
+    from implementations.run import run_points
+    from implementations.worker import die_with_launcher
+
+    die_with_launcher()
+    settings = _settings(args)
+    batch = next((batch for batch in settings.batches if batch.id == args.batch), None)
+    if batch is None:
+        raise UserError(f"{args.configfile} has no batch {args.batch!r}; see `points --configfile`")
+    wanted = set(batch.run_ids)
+    points = [point for point in settings.points if point.run_id in wanted]
+    bar = Bar()
+    try:
+        statuses = run_points(points, _job(args, settings), bar)
+    finally:
+        bar.stop()
+    record.write_text(args.manifest, json.dumps({"batch": batch.id, "statuses": statuses}, indent=1))
+
+
+def _train(args: argparse.Namespace) -> int:
+    """Run one point given on the command line."""
+    from implementations import config, record
+    from implementations.progress import Bar
+    from implementations.run import run_points
+
+    settings = _settings(args)
+    point = config.point_from_arguments(settings, _train_values(args))
+    from implementations import data
+
+    data.prepare(point.dataset, args.results)
+    bar = Bar()
+    try:
+        run_points([point], _job(args, settings), bar)
+    finally:
+        bar.stop()
+    values = record.read(record.record_path(args.results, point.run_id))
+    shown = {key: value for key, value in values.items() if value is not None}
+    print(json.dumps(shown, indent=1))
+    return 0 if values["status"] in record.FINISHED else 1
+
+
+def _train_values(args: argparse.Namespace) -> dict[str, Any]:
+    import yaml
+
+    values: dict[str, Any] = {
+        "method": args.method,
+        "dataset": args.dataset,
+        "workers": args.workers,
+        "evidence": args.evidence,
+        "model": {"name": args.model, "hidden": [int(width) for width in args.hidden.split(",") if width]},
+    }
+    for item in args.set:
+        key, found, value = item.partition("=")
+        if not found:
+            raise UserError(f"--set {item}: write KEY=VALUE, as in --set sync_period=5")
+        values[key] = yaml.safe_load(value)
+    return values
+
+
+def _collect(args: argparse.Namespace) -> None:
+    from implementations.reporting.collect import collect
+
+    settings = _settings(args)
+    collect([point.run_id for point in settings.points], args.results, args.out)
+
+
+def _timings(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from implementations.timings import write_timings
+
+    settings, runs = _settings(args), pd.read_parquet(args.runs)
+    folder = args.configfile.parent / "clusters"  # a user's own clusters lie beside the config file
+    write_timings(
+        runs,
+        args.results,
+        settings.clusters,
+        args.out,
+        folder if folder.is_dir() else None,
+        settings.projected,
+    )
+
+
+def _claims(args: argparse.Namespace) -> None:
+    from implementations.reporting import make_claims
+
+    make_claims(args.runs, args.timings, args.out)
+
+
+def _tables(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from implementations.reporting import make_tables
+    from implementations.timings import validation
+
+    runs, timings = pd.read_parquet(args.runs), pd.read_parquet(args.timings)
+    make_tables(runs, timings, validation(runs, timings), args.out, _settings(args).tier)
+
+
+def _figures(args: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from implementations.reporting import make_figures
+    from implementations.timings import validation
+
+    runs, timings = pd.read_parquet(args.runs), pd.read_parquet(args.timings)
+    make_figures(runs, timings, validation(runs, timings), args.results, args.out, tier=_settings(args).tier)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from implementations.reporting import make_report
+
+    make_report(args.results, args.reports, args.configfile, args.out)
+
+
+def _status(args: argparse.Namespace) -> int:
+    from implementations.reporting import summarise
+
+    return summarise(args.results, args.reports)
+
+
+def _settings(args: argparse.Namespace) -> Any:
+    from implementations import config
+
+    settings = config.load(args.configfile)
+    return config.select(settings, args.paper) if getattr(args, "paper", None) else settings
+
+
+def _job(args: argparse.Namespace, settings: Any) -> Any:
+    from implementations.run import Job
+
+    return Job(args.results, settings.master_seed, settings.launcher, settings.grace_s)
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("paratrain", description=__doc__, formatter_class=formatter)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, function: Any, help: str, config: bool = True) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=help, description=help)
+        added.set_defaults(verb=function)
+        added.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+        if config:
+            default = ROOT / "config/config.yaml"
+            added.add_argument("--configfile", type=Path, default=default, help="tier to use")
+            added.add_argument("--paper", help="only the points of one paper")
+        return added
+
+    doctor = verb("doctor", _doctor, "tell what works on this machine, and how to mend what does not", False)
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--spark", action="store_true", help="start a real Spark session (8 s)")
+
+    prepare = verb("prepare", _prepare, "fetch, verify and prepare data sets", False)
+    prepare.add_argument("dataset", nargs="+")
+
+    verb("points", _points, "print the points of a tier by method and evidence")
+
+    calibrate = verb("calibrate", _calibrate, "measure this machine: step time, collectives; takes it alone")
+    calibrate.add_argument("--out", type=Path, default=Path("results/calibration/this-host.yaml"))
+    calibrate.add_argument("--quick", action="store_true", help="fewer sizes and repeats, about 10 s")
+
+    run = verb("run", _run, "run the points of a batch that have no valid record")
+    run.add_argument("--batch", required=True)
+    run.add_argument("--manifest", type=Path, required=True, help="file to write when all have a record")
+
+    train = verb("train", _train, "run one point given here, and print its record")
+    train.add_argument("--method", required=True)
+    train.add_argument("--dataset", default="fashion_mnist")
+    train.add_argument("--model", default="fc")
+    train.add_argument("--hidden", default="256,256", help="units of the hidden layers")
+    train.add_argument("--workers", type=int, default=1)
+    train.add_argument("--evidence", choices=["measured", "simulated"], default="measured")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key")
+
+    collect = verb("collect", _collect, "gather records into one table")
+    collect.add_argument("--out", type=Path, default=Path("results/runs.parquet"))
+
+    timings = verb("timings", _timings, "predict the time of every trace on every cluster file")
+    timings.add_argument("--runs", type=Path, default=Path("results/runs.parquet"))
+    timings.add_argument("--out", type=Path, default=Path("results/timings.parquet"))
+
+    for name, function, out, help in (
+        ("claims", _claims, "reports/tables/claims.csv", "compare with the published numbers"),
+        ("tables", _tables, "reports/tables", "write the tables"),
+        ("figures", _figures, "reports/figures", "draw the figures"),
+    ):
+        step = verb(name, function, help)
+        step.add_argument("--runs", type=Path, default=Path("results/runs.parquet"))
+        step.add_argument("--timings", type=Path, default=Path("results/timings.parquet"))
+        step.add_argument("--out", type=Path, default=Path(out))
+
+    report = verb("report", _report, "write the report from tables and figures")
+    report.add_argument("--reports", type=Path, default=Path("reports"))
+    report.add_argument("--out", type=Path, default=Path("reports/report.html"))
+
+    status = verb("status", _status, "say how the last run ended; exit code 1 when a point failed", False)
+    status.add_argument("--reports", type=Path, default=Path("reports"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""What the Snakefile asks: which config a start is for, which jobs it has, and when a job must run again.
+
+Snakemake tells the targets only after it has read the Snakefile, so that everything here is worked out when the
+first input function asks. A mistake ends the start with its message alone (SystemExit passes through Snakemake).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from implementations import config, host, record
+from implementations.codehash import closure, code_hash, normalised
+from implementations.errors import UserError
+from implementations.point import Point
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = ("spark", "ist", "averaging", "layerwise")
+LOCAL_CLUSTER = "results/calibration/this-host.yaml"
+CALIBRATION_NOTE = "results/calibration/covers.json"
+LAUNCHER_VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid": processes of a run end when that process is gone
+
+
+class Pipeline:
+    """One start of Snakemake. ``workflow`` is Snakemake's own object."""
+
+    def __init__(self, workflow: Any) -> None:
+        self._workflow = workflow
+        self._hashes: dict[tuple[str, str, str], str] = {}
+        self._attempts: dict[str, str] = {}
+        os.environ["PYTHONUNBUFFERED"] = "1"  # jobs are shown line by line as they go
+        _put_first("PYTHONPATH", str(ROOT))
+        _put_first("PATH", str(Path(sys.executable).parent))
+        if workflow.is_main_process:
+            os.environ[LAUNCHER_VARIABLE] = f"{socket.gethostname()}:{os.getpid()}"
+            drop_stale_lock(Path.cwd())
+
+    @cached_property
+    def targets(self) -> frozenset[str]:
+        """The rules and files asked for; empty for all, and in the processes of single jobs."""
+        return frozenset(map(str, self._workflow.dag_settings.targets))
+
+    @cached_property
+    def configfile(self) -> str:
+        """The tier's file: config/smoke.yaml for the target smoke, else --configfile, else config/config.yaml."""
+        given = [str(path) for path in self._workflow.config_settings.configfiles]
+        if self._workflow.config_settings.config:
+            sys.exit(
+                "--config is not used here: put the value into a copy of config/config.yaml, and give --configfile"
+            )
+        if len(given) > 1:
+            sys.exit(f"--configfile: one file is wanted, got {', '.join(given)}")
+        if "smoke" in self.targets:
+            if given or len(self.targets) > 1:
+                other = ", ".join(sorted(self.targets - {"smoke"}) + given)
+                sys.exit(
+                    f"smoke has points of its own (config/smoke.yaml): ask for it alone, without {other}"
+                )
+            return repo("config/smoke.yaml")
+        return given[0] if given else repo("config/config.yaml")
+
+    @cached_property
+    def paper(self) -> str | None:
+        """The paper that is asked for by target; None for all of them."""
+        papers = sorted(self.targets.intersection(PAPERS))
+        if not papers:
+            return None
+        if len(self.targets) > 1:
+            sys.exit(f"{' '.join(sorted(self.targets))}: ask for one paper, or for all")
+        return papers[0]
+
+    @cached_property
+    def settings(self) -> config.Settings:
+        """The tier's settings, restricted to the paper asked for; told on stderr, once."""
+        settings = _load(self.configfile)
+        if self.paper:
+            settings = config.select(settings, self.paper)
+            if not settings.points:
+                sys.exit(f"{self.configfile} has no points of the paper {self.paper}")
+        if self._workflow.is_main_process:
+            print(config.describe(settings), file=sys.stderr, flush=True)
+        return settings
+
+    @property
+    def points_arguments(self) -> str:
+        """The points of this start, as arguments of the commands that want to know them."""
+        return f"--configfile {shlex.quote(self.configfile)}" + (
+            f" --paper {self.paper}" if self.paper else ""
+        )
+
+    # The jobs
+
+    def batch(self, batch_id: str) -> tuple[str, config.Batch, list[Point]]:
+        """A job's config file, batch and points. A process of a single job knows no target: it may be smoke's."""
+        tiers = [self.configfile]
+        if not self._workflow.is_main_process:
+            tiers.append(repo("config/smoke.yaml"))
+        for file in tiers:
+            settings = self.settings if file == self.configfile else _load(file)
+            if found := settings.batch_by_id.get(batch_id):
+                return file, found, settings.points_of(found)
+        sys.exit(f"results/batches/{batch_id}.json: no such batch in {' or '.join(tiers)}")
+
+    def summary(self, batch_id: str) -> str:
+        """The prepared data that a batch needs."""
+        return f"results/data/{self.batch(batch_id)[1].dataset}/summary.json"
+
+    def threads(self, batch_id: str) -> int:
+        """Cores to hold: all of them when timings are taken, so that nothing else runs beside it."""
+        _, batch, _ = self.batch(batch_id)
+        cores = self._workflow.cores
+        return cores if batch.machine_alone else min(batch.processes * batch.threads_per_worker, cores)
+
+    def code(self, batch_id: str) -> str:
+        """Hash of the code that the batch's points run."""
+        kinds = {(point.method, point.evidence, point.model["name"]) for point in self.batch(batch_id)[2]}
+        for kind in kinds - set(self._hashes):
+            self._hashes[kind] = code_hash(*kind)
+        return "code " + " ".join(self._hashes[kind] for kind in sorted(kinds))
+
+    def attempt(self, batch_id: str) -> str:
+        """Changes while a point of the batch must be tried again, and not once all have finished.
+
+        It is the sum of the numbers of the attempts that the points are at. Worked out once: what the jobs of this
+        start leave behind counts for the next start.
+        """
+        if batch_id not in self._attempts:
+            points = self.batch(batch_id)[2]
+            numbers = [record.next_attempt(Path("results"), point.run_id) for point in points]
+            lost = numbers.count(None) if Path(f"results/batches/{batch_id}.json").exists() else 0
+            total = sum(number or 1 for number in numbers)
+            self._attempts[batch_id] = f"attempt {total}" + (f", {lost} lost" if lost else "")
+        return self._attempts[batch_id]
+
+    # What follows the runs
+
+    def manifests(self) -> list[str]:
+        """What must be there before records are collected. For the target report: the records that there are."""
+        settings = self.settings
+        if self.targets == {"report"}:
+            records = [str(record.record_path(Path("results"), point.run_id)) for point in settings.points]
+            return [path for path in records if Path(path).exists()]
+        return [f"results/batches/{batch.id}.json" for batch in settings.batches]
+
+    def clusters(self) -> list[str]:
+        """The machine files of the time model, but for the one that is calibrated here."""
+        found = []
+        for name in self.settings.clusters:
+            beside = Path(self.configfile).parent / "clusters" / f"{name}.yaml"
+            found.append(str(beside) if beside.exists() else repo(f"config/clusters/{name}.yaml"))
+        return [file for file in found if Path(file).name != Path(LOCAL_CLUSTER).name]
+
+    @cached_property
+    def calibration(self) -> str:
+        """What the calibration of this machine covers, as JSON: the one that is there if it will do, else a new one.
+
+        Smoke makes do with any of this machine by this code; the other tiers want a full one of all their shapes.
+        """
+        shapes = {json.dumps([p.model, p.dataset, p.minibatch], sort_keys=True) for p in self.settings.points}
+        wanted = {
+            "quick": "smoke" in self.targets,
+            "host": f"{host.cpu_model()}, {host.cores()} cores",
+            "code": _hash_of("cluster.calibrate"),
+            "shapes": sorted(shapes),
+        }
+        try:
+            there = json.loads(Path(CALIBRATION_NOTE).read_text(encoding="utf-8"))
+            same = all(there[key] == wanted[key] for key in ("host", "code")) and Path(LOCAL_CLUSTER).exists()
+            if same and (wanted["quick"] or (not there["quick"] and shapes <= set(there["shapes"]))):
+                wanted = there
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return json.dumps(wanted)
+
+    def calibration_data(self) -> list[str]:
+        """The prepared data that the calibration asks for its sizes."""
+        names = {json.loads(shape)[1] for shape in json.loads(self.calibration)["shapes"]}
+        return [f"results/data/{name}/summary.json" for name in sorted(names)]
+
+    @property
+    def quick(self) -> str:
+        """The argument that makes a calibration quick, if that will do."""
+        return "--quick" if json.loads(self.calibration)["quick"] else ""
+
+    def ending(self, well: bool) -> str:
+        """The last words of a start."""
+        report = Path("reports/report.html").resolve()
+        if well:
+            return f"report: {report}"
+        if self._reported:
+            return f"report, made although some points failed (see above): {report}"
+        return "no report was made by this start; what failed is told above, and in results/logs"
+
+    @property
+    def _reported(self) -> bool:
+        """Whether this start came as far as telling how the points ended."""
+        began = psutil.Process().create_time()
+        return any(log.stat().st_mtime >= began for log in Path("results/logs").glob("status_*.log"))
+
+
+def repo(path: str) -> str:
+    """A file of the repository, as seen from the working directory."""
+    return path if Path.cwd() == ROOT else str(ROOT / path)
+
+
+def files(*patterns: str) -> list[str]:
+    """Files of the repository by pattern, in order."""
+    found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+    return [repo(str(path.relative_to(ROOT))) for path in sorted(found) if "__pycache__" not in path.parts]
+
+
+def code(*modules: str) -> list[str]:
+    """The files of modules and of all that they import: inputs of the steps that are cheap to do again."""
+    reached = closure([f"implementations.{module}" for module in modules])
+    return files(*(f"{name.replace('.', '/')}{end}" for name in reached for end in (".py", "/__init__.py")))
+
+
+def _hash_of(module: str) -> str:
+    """Hash of the code of a module and of all that it imports, comments and docstrings aside."""
+    text = "\n".join(normalised(Path(file)) for file in code(module))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def drop_stale_lock(folder: Path) -> bool:
+    """Remove the lock that a killed Snakemake left in ``folder``; returns whether there was one to remove.
+
+    A lock is stale when it was made on this host and no other Snakemake is at work in the folder.
+    """
+    locks, note = folder / ".snakemake/locks", folder / ".snakemake/locked-on"
+    if not locks.is_dir() or not any(locks.iterdir()):
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(socket.gethostname())
+        return False
+    if not note.exists() or note.read_text() != socket.gethostname() or _snakemakes(folder):
+        return False
+    shutil.rmtree(locks)
+    locks.mkdir()
+    print("removed the lock of a Snakemake that was killed", file=sys.stderr)
+    return True
+
+
+def _snakemakes(folder: Path) -> list[int]:
+    """Other Snakemake processes at work in ``folder``."""
+    found = []
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter(["cmdline"]):
+        words = [Path(word).name for word in (process.info["cmdline"] or [])[:3]]
+        try:
+            if "snakemake" in words and process.pid not in own and Path(process.cwd()) == folder.resolve():
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _load(configfile: str) -> config.Settings:
+    try:
+        return config.load(configfile)
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def _put_first(variable: str, folder: str) -> None:
+    folders = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder]
+    os.environ[variable] = os.pathsep.join([folder, *folders])

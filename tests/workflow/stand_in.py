@@ -1,0 +1,95 @@
+"""Stands in for ``python -m implementations`` in a copy of the repository: each verb leaves its files, at once.
+
+The file ``fail`` holds words; a point whose run id has one of them fails. While the file ``slow`` is there, the second
+point of a batch takes a minute. ``journal`` gets a line for each point that is trained.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from implementations import config, record
+from implementations.codehash import code_hash
+
+TABLES = ("speedup", "time_split", "accuracy", "volume", "tuning", "validation", "runs", "failures")
+RESULTS = Path("results")
+
+
+def words_of(name: str) -> list[str]:
+    return Path(name).read_text().split() if Path(name).exists() else []
+
+
+def write(path: str | Path, text: str = "{}") -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(f"{path}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def table(path: str) -> None:
+    write(path, "a,b\n1,2\n")
+    write(Path(path).with_suffix(".parquet"), "columns")
+
+
+def statuses() -> dict[str, str]:
+    return {path.parent.name: record.read(path)["status"] for path in RESULTS.glob("runs/*/record.json")}
+
+
+def run(args: argparse.Namespace) -> None:
+    settings = config.load(args.configfile)
+    for number, point in enumerate(settings.points_of(settings.batch_by_id[args.batch])):
+        code = code_hash(point.method, point.evidence, point.model["name"])
+        path = record.record_path(RESULTS, point.run_id)
+        before = record.read(path) if path.exists() else {"status": "none", "code_hash": None}
+        if before["status"] in record.FINISHED and before["code_hash"] == code:
+            continue
+        if number and Path("slow").exists():
+            time.sleep(60)
+        with Path("journal").open("a") as journal:
+            journal.write(f"{point.run_id}\n")
+        failed = any(word in point.run_id for word in words_of("fail"))
+        values = {
+            **record.identity(point),
+            "status": "failed" if failed else "ok",
+            "attempts": record.next_attempt(RESULTS, point.run_id) or 1,
+            "code_hash": code,
+        }
+        record.write(RESULTS, values)
+    write(args.manifest)
+
+
+def status() -> int:
+    failed = [name for name, status in statuses().items() if status not in record.FINISHED]
+    print("failed:", *failed)
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb")
+    parser.add_argument("name", nargs="?")
+    for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "paper"):
+        parser.add_argument(f"--{option}")
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        write(f"results/data/{args.name}/summary.json")
+    elif args.verb == "run":
+        run(args)
+    elif args.verb == "status":
+        return status()
+    elif args.verb == "figures":
+        write(f"{args.out}/one.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>")
+    elif args.verb == "tables":
+        for name in TABLES:
+            table(f"{args.out}/{name}.csv")
+    elif args.verb == "claims":
+        table(args.out)
+    else:
+        write(args.out, f"quick: {str(args.quick).lower()}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
