@@ -1,0 +1,79 @@
+"""Runs every benchmark and prints a table: ours, the reference, their ratio measured in one run, and the goal.
+
+    python -m benchmarks [NAME ...]      names: averaging_operation end_to_end simulated harness speedup
+
+Leave the machine alone meanwhile. Rows also go to results/bench.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from implementations.cluster.launcher import mpi_command, rank_environment
+from implementations.record import write_text
+
+LIMIT_S = 600
+
+
+def on_ranks(name: str, ranks: int) -> list[dict[str, Any]]:
+    """Rows of a benchmark of ``benchmarks.ranks``."""
+    command = [*mpi_command(ranks, {}), sys.executable, "-m", "benchmarks.ranks", name]
+    return _rows(command, rank_environment(1, {}))
+
+
+def alone(name: str, threads: int) -> list[dict[str, Any]]:
+    """Rows of a benchmark of ``benchmarks.alone`` on so many threads."""
+    command = [sys.executable, "-m", "benchmarks.alone", name, str(threads)]
+    return _rows(command, rank_environment(threads, {}))
+
+
+def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+BENCHMARKS = {
+    "averaging_operation": lambda: on_ranks("averaging_operation", 2) + on_ranks("averaging_operation", 4),
+    "end_to_end": lambda: on_ranks("end_to_end", 2),
+    "simulated": lambda: alone("simulated", 1) + alone("simulated", 2),
+    "harness": lambda: alone("harness", 1),
+    "speedup": lambda: on_ranks("speedup", 2),
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, all when none is named; exit code 1 when a goal was missed."""
+    rows = []
+    for name in names or BENCHMARKS:
+        for row in BENCHMARKS[name]():
+            rows.append({"benchmark": name, **row})
+            print(_line(rows[-1]), flush=True)
+    write_text(Path("results/bench.json"), json.dumps(rows, indent=1))
+    missed = [row for row in rows if row.get("goal") is not None and not _met(row)]
+    print(f"{len(rows)} rows, {len(missed)} short of their goal; results/bench.json")
+    return 1 if missed else 0
+
+
+def _met(row: dict[str, Any]) -> bool:
+    return row["ratio"] <= row["goal"] if row.get("at_most") else row["ratio"] >= row["goal"]
+
+
+def _line(row: dict[str, Any]) -> str:
+    goal = "" if row.get("goal") is None else f"goal {'<=' if row.get('at_most') else '>='} {row['goal']}"
+    verdict = "" if row.get("goal") is None else ("ok" if _met(row) else "SHORT")
+    return (
+        f"{row['benchmark']:20} {row['name']:46} ranks {row.get('ranks', 1)}  ours {row['ours_s'] * 1e3:10.3f} ms  "
+        f"reference {row['reference_s'] * 1e3:10.3f} ms  ratio {row['ratio']:6.2f} "
+        f"[{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]  {goal} {verdict}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

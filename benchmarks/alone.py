@@ -1,0 +1,120 @@
+"""The side of the benchmarks that needs no ranks.
+
+python -m benchmarks.alone simulated 2       (two threads)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.statistics import compare
+from implementations import data
+from implementations.clock import Clock
+from implementations.cluster.simulated import SimulatedCommunicator
+from implementations.harness import Run
+from implementations.point import Point
+
+RESULTS = Path("results")
+SAMPLES = 16_384
+MINIBATCH = 64
+
+
+def point_of(method: str, workers: int, hidden: list[int], evidence: str = "simulated") -> Point:
+    """Fashion-MNIST, minibatch 64, averaging every 10 minibatches: the sizes of the default experiments."""
+    return Point(
+        paper="averaging",
+        method=method,
+        dataset="fashion_mnist",
+        data_size=SAMPLES,
+        model={"name": "fc", "hidden": hidden},
+        workers=workers,
+        evidence=evidence,
+        seed=1,
+        minibatch=MINIBATCH,
+        method_params={"sync_period": 10} if method == "averaging" else {},
+        lr=0.01,
+    )
+
+
+def train_s(point: Point) -> float:
+    """Training seconds of a run through the harness, evaluation aside."""
+    run = Run(
+        point,
+        lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
+        RESULTS,
+        1,
+        Clock(),
+        "benchmark",
+    )
+    run.warm_up()
+    run.start_clock()
+    run.train(lambda done, total: None)
+    return run.clock.training_s
+
+
+def simulated() -> list[dict[str, Any]]:
+    """Training N simulated workers against one worker on the same number of samples."""
+    threads = torch.get_num_threads()
+    goal = {1: 1.5, 2: 1.3}[threads]
+    rows = []
+    for workers in (4, 32):
+        many, one = (
+            point_of("averaging", workers, [512, 512]),
+            point_of("sequential", 1, [512, 512]),
+        )
+        times = compare(lambda p=many: train_s(p), lambda p=one: train_s(p), invert=True)
+        rows.append(
+            {
+                "name": f"{workers} workers / sequential, {threads} threads",
+                "goal": goal if workers == 32 else None,
+                "at_most": True,
+                **times,
+            }
+        )
+    return rows
+
+
+def harness() -> list[dict[str, Any]]:
+    """A run through the harness against the bare loop over the same network, data and optimiser."""
+    rows = []
+    for hidden in ([128, 128], [512, 512]):
+        point = point_of("sequential", 1, hidden)
+        times = compare(lambda p=point: train_s(p), lambda p=point: _bare_s(p), invert=True)
+        for key in ("ratio", "ratio_low", "ratio_high"):
+            times[key] = 1 - 1 / times[key]  # share of the wall that the bare loop does not need
+        rows.append({"name": f"harness share of wall, {hidden}", "goal": 0.10, "at_most": True, **times})
+    return rows
+
+
+def _bare_s(point: Point) -> float:
+    run = Run(
+        point,
+        lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
+        RESULTS,
+        1,
+        Clock(),
+        "benchmark",
+    )
+    run.warm_up()
+    net, shards = run.net, run.training._shards
+    optimizer = run.training.optimizer(point.lr)
+    began = time.perf_counter()
+    for rows in shards.epoch(1):
+        net.loss_and_grad(*shards.take(rows))
+        optimizer.step()
+    return time.perf_counter() - began
+
+
+BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {"simulated": simulated, "harness": harness}
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[2]))
+    data.prepare("fashion_mnist", RESULTS)
+    print(json.dumps(BENCHMARKS[sys.argv[1]]()))

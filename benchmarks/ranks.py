@@ -1,0 +1,184 @@
+"""The side of the benchmarks that runs on MPI ranks: ours and torch's, alternating in the same processes.
+
+    mpiexec -n 2 python -m benchmarks.ranks averaging_operation
+
+Rank 0 prints one JSON list of rows. torch's side runs on gloo, its CPU backend, and gets the same network, data in
+memory and order, so that only the way of communicating differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+from benchmarks.alone import RESULTS, point_of, train_s
+from benchmarks.statistics import compare
+from implementations import data
+from implementations.clock import Clock
+from implementations.cluster.ledger import Ledger
+from implementations.cluster.mpi import MpiCommunicator
+from implementations.harness import Run
+from implementations.point import Point
+
+WORLD = MPI.COMM_WORLD
+SIZES_MB = (1, 4, 16, 64, 160)
+NETS = {"small": [128, 128], "large": [1024, 1024]}
+MINIBATCH = 64
+STEPS = {"small": 400, "large": 60}
+SYNC_PERIOD = 10
+
+
+def seconds(function: Callable[[], Any], calls: int = 1) -> float:
+    """Seconds of ``calls`` calls on the slowest rank, all ranks starting together."""
+    WORLD.Barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return WORLD.allreduce((time.perf_counter() - began) / calls, op=MPI.MAX)
+
+
+def averaging_operation() -> list[dict[str, Any]]:
+    """One average of all parameters: our communicator against PeriodicModelAverager."""
+    return [{"name": f"average {size} MB", "goal": 1.5, **_average(size)} for size in SIZES_MB]
+
+
+def _average(size_mb: int) -> dict[str, float]:
+    count, calls = size_mb * 1_000_000 // 4, max(1, 32 // size_mb)
+    ours_wp = torch.randn(1, count)
+    comm = MpiCommunicator(Ledger(Clock(), keep_times=False), WORLD)
+    layers = [torch.nn.Parameter(torch.randn(count // 6)) for _ in range(6)]
+    for layer in layers:
+        layer.grad = torch.zeros(1).expand_as(layer)  # parameters without a gradient are skipped
+    averager = PeriodicModelAverager(period=1)
+    return compare(
+        lambda: seconds(lambda: comm.allreduce_(ours_wp, "mean"), calls),
+        lambda: seconds(lambda: averager.average_parameters(layers), calls),
+    )
+
+
+def end_to_end() -> list[dict[str, Any]]:
+    """Training seconds at equal samples: data parallel against DDP, averaging against PeriodicModelAverager."""
+    rows = []
+    for size, hidden in NETS.items():
+        goal = {"data_parallel": 1.1 if size == "small" else 1.0, "averaging": 1.0}
+        for method, reference in (("data_parallel", _ddp), ("averaging", _periodic)):
+            point = _point(method, hidden, STEPS[size])
+            theirs = reference(_run(point))
+            rows.append(
+                {
+                    "name": f"{method}, {size} net {hidden}",
+                    "goal": goal[method],
+                    **compare(lambda p=point: _ours(p), lambda t=theirs: seconds(t)),
+                }
+            )
+    return rows
+
+
+def _point(method: str, hidden: list[int], steps: int) -> Point:
+    return dataclasses.replace(
+        point_of(method, WORLD.size, hidden, "measured"),
+        data_size=steps * MINIBATCH * WORLD.size,
+        processes=WORLD.size,
+    )
+
+
+def _run(point: Point) -> Run:
+    return Run(point, lambda ledger: MpiCommunicator(ledger, WORLD), RESULTS, 1, Clock(), "benchmark")
+
+
+def _ours(point: Point) -> float:
+    run = _run(point)
+    run.warm_up()
+    run.start_clock()
+    run.train(lambda done, total: None)
+    return WORLD.allreduce(run.clock.training_s, op=MPI.MAX)
+
+
+def _ddp(run: Run) -> Callable[[], None]:
+    model = torch.nn.parallel.DistributedDataParallel(run.net.to_module(), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.point.lr)
+    return lambda: _epoch(run, model, optimizer, lambda: None)
+
+
+def _periodic(run: Run) -> Callable[[], None]:
+    model = run.net.to_module()
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.point.lr)
+    averager = PeriodicModelAverager(period=SYNC_PERIOD, warmup_steps=SYNC_PERIOD - 1)
+    return lambda: _epoch(run, model, optimizer, lambda: averager.average_parameters(model.parameters()))
+
+
+def _epoch(
+    run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer, after: Callable[[], None]
+) -> None:
+    shards = run.training._shards
+    for rows in shards.epoch(1):
+        x_wbi, y_wb = shards.take(rows)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x_wbi[0]), y_wb[0]).backward()
+        optimizer.step()
+        after()
+
+
+def speedup() -> list[dict[str, Any]]:
+    """Training seconds of all ranks together against rank 0 alone, on one thread and on as many as there are ranks."""
+    rows = []
+    for method in ("averaging", "data_parallel"):
+        for hidden in ([128, 128], [512, 512], [1024, 1024]):
+            steps = 12_800 // hidden[0]
+            together = _point(method, hidden, steps)
+            one = dataclasses.replace(
+                point_of("sequential", 1, hidden), data_size=together.data_size, minibatch=MINIBATCH
+            )
+            for threads in (1, WORLD.size):
+                rows.append(
+                    {
+                        "name": f"{method} {hidden}, against 1 rank with {threads} thread(s)",
+                        "goal": None,
+                        **compare(lambda p=together: _ours(p), lambda p=one, t=threads: _rank_0_alone(p, t)),
+                    }
+                )
+    return rows
+
+
+def _rank_0_alone(point: Point, threads: int) -> float:
+    """Seconds of a one-worker run on rank 0 while the others sleep (a barrier would spin on their cores)."""
+    taken = 0.0
+    if WORLD.rank == 0:
+        torch.set_num_threads(threads)
+        taken = train_s(point)
+        torch.set_num_threads(1)
+    done = WORLD.Ibarrier()
+    while not done.Test():
+        time.sleep(0.005)
+    return WORLD.bcast(taken)
+
+
+def _join_gloo() -> None:
+    store = WORLD.bcast(tempfile.mktemp() if WORLD.rank == 0 else None)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=WORLD.rank, world_size=WORLD.size)
+
+
+BENCHMARKS = {
+    "averaging_operation": averaging_operation,
+    "end_to_end": end_to_end,
+    "speedup": speedup,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    data.prepare("fashion_mnist", RESULTS)
+    _join_gloo()
+    found = BENCHMARKS[sys.argv[1]]()
+    if WORLD.rank == 0:
+        print(json.dumps([row | {"ranks": WORLD.size} for row in found]))
+    dist.destroy_process_group()
