@@ -184,11 +184,13 @@ def _tables(args: argparse.Namespace) -> None:
 def _figures(args: argparse.Namespace) -> None:
     import pandas as pd
 
-    from implementations.reporting import make_figures
+    from implementations.reporting import make_figures, make_headline
     from implementations.timings import validation
 
     runs, timings = pd.read_parquet(args.runs), pd.read_parquet(args.timings)
     make_figures(runs, timings, validation(runs, timings), args.results, args.out, tier=_settings(args).tier)
+    if args.headline:
+        make_headline(figures_dir=args.out, out_dir=args.headline)
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -273,6 +275,9 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument("--runs", type=Path, default=Path("results/runs.parquet"))
         step.add_argument("--timings", type=Path, default=Path("results/timings.parquet"))
         step.add_argument("--out", type=Path, default=Path(out))
+        if name == "figures":
+            help = "also copy the project's headline figure into this folder"
+            step.add_argument("--headline", type=Path, metavar="FOLDER", help=help)
 
     report = verb("report", _report, "write the report from tables and figures")
     report.add_argument("--reports", type=Path, default=Path("reports"))

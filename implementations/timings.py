@@ -58,7 +58,8 @@ def timings(
 ) -> pd.DataFrame:
     """A row per trained run with a trace and cluster: predicted seconds, time to target and speedups.
 
-    ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name.
+    ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name, and they
+    are placed on the cluster that their ``network`` names.
 
     ``runs``: the rows of runs.parquet; ``clusters``: clusters, files, or names (of files in ``clusters_dir``, by
     default the suite's own, or this host).
@@ -168,6 +169,8 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
         run = record.identity(point) | columns
         events = timemodel.group(trace)
         for cluster in machines:
+            if cluster.name != point.network:
+                continue
             timing = timemodel.predict(
                 events,
                 cluster,

@@ -27,6 +27,14 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
+def brief(value: Any) -> str:
+    """A number with three significant digits, trailing zeros kept (1.90, 15.1, 143); an absent one is a dash."""
+    if value is None or pd.isna(value) or np.isinf(value) or value == 0 or not 1e-4 <= abs(value) < 1e5:
+        return number(value if value is None or pd.isna(value) or np.isinf(value) else float(f"{value:.3g}"))
+    value = float(f"{float(value):.3g}")
+    return f"{value:,.{max(0, 2 - int(np.floor(np.log10(abs(value)))))}f}"
+
+
 def text(value: Any) -> str:
     """Any cell as text."""
     if value is None or (not isinstance(value, (list, np.ndarray)) and pd.isna(value)):
@@ -46,6 +54,11 @@ def scaled(factor: float) -> Callable[[Any], str]:
 def percent(value: Any) -> str:
     """A share as per cent."""
     return "-" if pd.isna(value) else f"{100 * float(value):.1f}"
+
+
+def milliseconds(value: Any) -> str:
+    """Seconds in milliseconds, short."""
+    return "-" if pd.isna(value) else brief(1e3 * float(value))
 
 
 # Column of a table file -> its heading in the report and how its cells are written.
@@ -93,6 +106,17 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "predicted_s": ("predicted step (ms)", scaled(1e-3)),
     "error": ("error (%)", percent),
     "compute_source": ("computation from", text),
+    "base": ("compared with", text),
+    "comm_step_s": ("comm. per step (ms)", scaled(1e-3)),
+    "low_s": ("low (ms)", scaled(1e-3)),
+    "high_s": ("high (ms)", scaled(1e-3)),
+    "sent_bytes_step": ("sent per worker and step (MB)", scaled(MB)),
+    "closed_form_bytes_per_worker": ("closed form per worker (MB)", scaled(MB)),
+    "ours_s": ("ours (ms)", milliseconds),
+    "reference_s": ("reference (ms)", milliseconds),
+    "ratio_low": ("low", brief),
+    "ratio_high": ("high", brief),
+    "ratio": ("ratio", brief),
 }
 # Columns that one paper's section does not need.
 LEFT_OUT = ("paper", "run_id")
@@ -170,7 +194,7 @@ def inline_svg(path: Path, alt: str, prefix: str) -> Markup:
     body = re.sub(r"\n\s*", " ", body)
     box = re.search(r'viewBox="([^"]+)"', opening.group(0))
     width = float(box.group(1).split()[2]) if box else 400.0
-    # points are 4/3 pixels; below two thirds of its own size a figure scrolls instead of shrinking further
-    style = f"min-width:{width * 0.88:.0f}px;max-width:{width * 4 / 3:.0f}px"
+    # points are 4/3 pixels; below 0.6 of its own size a figure scrolls instead of shrinking further
+    style = f"min-width:{width * 0.8:.0f}px;max-width:{width * 4 / 3:.0f}px"
     head = f'<svg viewBox="{box.group(1) if box else ""}" role="img" aria-labelledby="{prefix}-title" style="{style}">'
     return Markup(f'{head}<title id="{prefix}-title">{escape(alt)}</title>{body}')

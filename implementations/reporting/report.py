@@ -14,10 +14,12 @@ import jinja2
 import pandas as pd
 import yaml
 
+from implementations.errors import UserError
 from implementations.point import EVIDENCE
+from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
 from implementations.reporting.files import write_whole
-from implementations.reporting.html import inline_svg, number, table_of, text
+from implementations.reporting.html import brief, inline_svg, number, table_of, text
 from implementations.reporting.papers import paper_of
 from implementations.reporting.tables import TITLES, command_for
 from implementations.reporting.verdicts import COLUMNS, VERDICTS
@@ -34,6 +36,9 @@ VERDICT_MARKS = {
     "not run": ("idle", "\N{HORIZONTAL ELLIPSIS}"),
 }
 NOT_JUDGED = ("not run", "not comparable here")
+SHORT_UNITS = ("x", "%", "min", "s", "MB", "GB")
+BENCHMARK_COLUMNS = ["benchmark", "name", "ranks", "ours_s", "reference_s", "ratio", "ratio_low", "ratio_high", "goal",
+                     "at_most"]  # fmt: skip
 MACHINE = {
     "cpu": "CPU", "cores": "cores used", "memory_bytes": "memory (GB)", "platform": "system", "python": "Python",
     "torch_version": "torch", "blas": "BLAS", "mpi": "MPI", "code_commit": "code commit",
@@ -84,11 +89,12 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
         calibration=_calibration(results_dir),
         counts=table_of(tables["runs"], leave_out=()),
         statuses=_statuses(runs),
-        claims=_claims(claims[~claims["verdict"].isin(NOT_JUDGED)]),
-        waiting=_claims(_merged(claims[claims["verdict"].isin(NOT_JUDGED)])),
+        claims=_claims(claims[~claims["verdict"].isin(NOT_JUDGED)], _conditions(configfile)),
+        waiting=_waiting(claims[claims["verdict"].isin(NOT_JUDGED)]),
         verdicts=_verdict_counts(claims),
         papers=[_paper(key, tables, figures, tier) for key in papers],
         validation=_shown(tables["validation"], "validation"),
+        benchmarks=_benchmarks(results_dir / "bench.json", missing),
         failures=tables["failures"].to_dict("records"),
         config=config["files"],
         command=command_for(None, tier),
@@ -158,37 +164,129 @@ def _shown(table: pd.DataFrame, name: str, evidence: str = "") -> dict[str, Any]
     return {"name": name, "title": title, "note": note, "table": table_of(table), "rows": len(table)}
 
 
-def _claims(claims: pd.DataFrame) -> list[dict[str, Any]]:
+def _claims(claims: pd.DataFrame, conditions: dict[str, str]) -> list[dict[str, Any]]:
+    """Judged claims, each once, with a line for each of its published numbers and kinds of evidence.
+
+    ``conditions``: published number's id -> what it was obtained with, in words. What all lines of a claim give as their
+    reason is said once.
+    """
+    found = []
+    for claim_id, rows in claims.groupby(claims["claim_id"].str.partition("/")[0], sort=False):
+        reasons = [text(reason).split("; ") for reason in rows["reason"]]
+        shared = (
+            [part for part in reasons[0] if all(part in other for other in reasons)] if len(rows) > 1 else []
+        )
+        lines = []
+        for row, parts in zip(rows.to_dict("records"), reasons, strict=True):
+            key = row["claim_id"].partition("/")[2]
+            kind, mark = VERDICT_MARKS.get(row["verdict"], ("idle", ""))
+            lines.append(
+                {name: text(row[name]) for name in ("evidence", "verdict")}
+                | {"condition": conditions.get(key, key), "kind": kind, "mark": mark}
+                | _values(row)
+                | {"reason": "; ".join(part for part in parts if part not in shared)}
+            )
+        found.append(
+            {name: text(rows.iloc[0][name]) for name in ("paper", "statement", "command")}
+            | {"claim_id": claim_id, "lines": lines, "note": "; ".join(shared)}
+            | {"source": "; ".join(dict.fromkeys(rows["source"].dropna()))}
+        )
+    return found
+
+
+def _values(row: dict[str, Any]) -> dict[str, str]:
+    """Published number, ours and its interval as text, with their unit."""
+    unit = text(row["unit"])
+    # a difference, a ratio or a correlation has a unit of its own, which the published numbers do not share
+    short = unit if unit in SHORT_UNITS else ""
+    published = "; ".join(_with_unit(value, short) for value in text(row["published"]).split("; "))
+    interval = ""
+    if pd.notna(row["ci_low"]) and row["ci_low"] != row["ci_high"]:
+        interval = f"{brief(row['ci_low'])} to {brief(row['ci_high'])}"
+    return {
+        "published": published,
+        "ours": _with_unit(brief(row["ours"]), short),
+        "quantity": "" if short or unit == "-" else unit,
+        "interval": interval or "-",
+    }
+
+
+def _with_unit(value: str, unit: str) -> str:
+    return f"{value} {unit}" if unit and value != "-" else value
+
+
+def _conditions(configfile: Path | None) -> dict[str, str]:
+    """Published number's id -> workers and period, in words; empty where the published numbers cannot be read."""
+    folder = configfile.parent if configfile and (configfile.parent / "published").is_dir() else CONFIG
+    try:
+        published = load_published(folder)
+    except (OSError, ValueError, UserError):
+        return {}
+    found = {}
+    for key, row in published.iterrows():
+        workers, period = row.get("workers"), row.get("sync_period")
+        parts = [f"{int(workers)} worker{'s' if workers > 1 else ''}"] if pd.notna(workers) else []
+        parts += [f"K={int(period)}"] if pd.notna(period) else []
+        if parts:
+            found[str(key)] = ", ".join(parts)
+    return found
+
+
+def _waiting(claims: pd.DataFrame) -> list[dict[str, Any]]:
+    """Claims that were not judged, a line each, with the number of published values that wait."""
+    keys = [claims["claim_id"].str.partition("/")[0], "verdict", "reason"]
     rows = []
-    for row in claims.to_dict("records"):
-        kind, mark = VERDICT_MARKS.get(row["verdict"], ("idle", ""))
-        ours = number(row["ours"])
-        if pd.notna(row["ci_low"]) and row["ci_low"] != row["ci_high"]:
-            ours += f" ({number(row['ci_low'])} to {number(row['ci_high'])})"
+    for (claim_id, verdict, reason), group in claims.groupby(keys, sort=False, dropna=False):
+        kind, mark = VERDICT_MARKS.get(verdict, ("idle", ""))
+        first = {name: text(group.iloc[0][name]) for name in ("paper", "statement", "command")}
         rows.append(
-            {name: text(row[name]) for name in COLUMNS}
-            | {"kind": kind, "mark": mark, "ours": ours, "key": row["paper"]}
+            first
+            | {"claim_id": claim_id, "verdict": text(verdict), "reason": text(reason), "count": len(group)}
+            | {"kind": kind, "mark": mark}
         )
     return rows
 
 
-def _merged(claims: pd.DataFrame) -> pd.DataFrame:
-    """Claims that wait for the same thing, as one row for all their published numbers."""
-    keys = ["paper", "statement", "verdict", "reason", "command"]
-    rows = []
-    for _, group in claims.groupby(keys, sort=False, dropna=False):
-        first = group.iloc[0].to_dict()
-        if len(group) > 1:
-            first["claim_id"] = str(first["claim_id"]).split("/")[0]
-            for name in ("published", "source"):
-                first[name] = "; ".join(dict.fromkeys(group[name].dropna())) or None
-        rows.append(first)
-    return pd.DataFrame(rows, columns=COLUMNS)
+def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
+    """The table of benchmarks, where they were run: against what each was held, and whether its goal was met."""
+    if not path.is_file():
+        return None
+    try:
+        rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))).reindex(columns=BENCHMARK_COLUMNS)
+        rows = rows.astype(
+            {name: float for name in BENCHMARK_COLUMNS if name.endswith("_s") or "ratio" in name}
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        missing.append(f"{path} cannot be read: {error}")
+        return None
+    most = rows.pop("at_most").map(lambda flag: flag is True)
+    goals = [float(goal) if pd.notna(goal) else None for goal in rows["goal"]]
+    rows["goal"] = [
+        None if goal is None else f"{'at most' if upper else 'at least'} {goal:g}"
+        for goal, upper in zip(goals, most, strict=True)
+    ]
+    rows["met"] = [
+        None if goal is None else ratio <= goal if upper else ratio >= goal
+        for goal, upper, ratio in zip(goals, most, rows["ratio"], strict=True)
+    ]
+    rows["ranks"] = rows["ranks"].astype("Int64")
+    rows["benchmark"] = rows["benchmark"].str.replace("_", " ")
+    return {"table": table_of(rows), "rows": len(rows)}
 
 
-def _verdict_counts(claims: pd.DataFrame) -> list[tuple[str, str, str, int]]:
+def _verdict_counts(claims: pd.DataFrame) -> list[tuple[str, str, str, str]]:
+    """Each verdict that occurs, its look, and how many lines have it; how many of them are projections."""
     counts = Counter(claims["verdict"].dropna())
-    return [(name, *VERDICT_MARKS[name], counts[name]) for name in VERDICTS if counts[name]]
+    projected = Counter(claims.loc[(claims["evidence"] == "projected").fillna(False), "verdict"])
+    return [
+        (
+            name,
+            *VERDICT_MARKS[name],
+            f"{counts[name]}" + (f" ({projected[name]} projected)" if projected[name] else ""),
+        )
+        for name in VERDICTS
+        if counts[name]
+    ]
 
 
 def _statuses(runs: pd.DataFrame) -> list[tuple[str, int]]:

@@ -38,6 +38,9 @@ VERDICTS = (
 )  # fmt: skip
 
 
+BLIND = "a blind projection from datasheets: the disagreement speaks of the model, or of losses that are not communication"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What an evaluation found: our number, its interval and whether it lies in the allowed region."""
@@ -185,6 +188,8 @@ def _row(claim: Claim, outcome: Outcome, evidence: str, note: str) -> dict[str, 
             verdict = "shape holds"
     else:
         verdict = "not reproduced"
+        if "projected" in evidence:
+            note = "; ".join(part for part in (note, BLIND) if part)
     row = {
         "ours": outcome.ours,
         "ci_low": outcome.low,
@@ -471,7 +476,14 @@ def _described(found: Summary) -> str:
 def _span(low: float, high: float) -> str:
     if np.isinf(low):
         return f"at most {high:.4g}"
-    return f"at least {low:.4g}" if np.isinf(high) else f"{low:.4g} to {high:.4g}"
+    if np.isinf(high):
+        return f"at least {low:.4g}"
+    # three digits of the larger end, more where the ends would look alike
+    scale = max(abs(low), abs(high), 1e-12)
+    digits = 2 - int(np.floor(np.log10(scale)))
+    if high > low:
+        digits = max(digits, 1 - int(np.floor(np.log10(high - low))))
+    return f"{low:.{max(0, digits)}f} to {high:.{max(0, digits)}f}"
 
 
 def _plain(value: Any) -> Any:

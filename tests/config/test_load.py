@@ -4,6 +4,7 @@ import dataclasses
 import pytest
 
 from implementations.config import Settings, counts, describe, select
+from implementations.errors import UserError
 from implementations.point import Point
 from tests.config.stubs import BASE_EXPERIMENT, BASE_TIER, load_stub, write
 
@@ -153,15 +154,20 @@ def test_a_single_value_of_an_override_replaces_a_grid(tmp_path):
 
 
 def test_tier_values_reach_the_points_unless_a_sweep_sets_them(tmp_path):
-    tier = BASE_TIER | {"device": "cuda", "threads_per_worker": 3, "time_limit_s": 12}
+    tier = BASE_TIER | {"device": "cpu", "threads_per_worker": 3, "time_limit_s": 12}
     content = experiment()
     content["sweeps"].append(copy.deepcopy(content["sweeps"][0]) | {"name": "own"})
     content["sweeps"][1]["set"] = {"method": "averaging", "threads_per_worker": 2, "time_limit_s": 99}
     points = load_stub(write(tmp_path, tier, one=content)).points
     assert {(p.experiments, p.device, p.threads_per_worker, p.time_limit_s) for p in points} == {
-        (("one/grid",), "cuda", 3, 12.0),
-        (("one/own",), "cuda", 2, 99.0),
+        (("one/grid",), "cpu", 3, 12.0),
+        (("one/own",), "cpu", 2, 99.0),
     }
+
+
+def test_a_device_that_nothing_supports_yet_is_refused(tmp_path):
+    with pytest.raises(UserError, match='device: got "cuda"; allowed: cpu'):
+        load_stub(write(tmp_path, BASE_TIER | {"device": "cuda"}))
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path):

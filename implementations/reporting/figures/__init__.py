@@ -8,16 +8,18 @@ from typing import Any
 
 import pandas as pd
 
+from implementations.errors import UserError
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs, in_experiment
 from implementations.reporting.figures import style
+from implementations.reporting.figures.algorithms import algorithms_figure
 from implementations.reporting.figures.quality import accuracy_figure, curves_figure, period_figure
 from implementations.reporting.figures.sizes import sizes_figures
 from implementations.reporting.figures.speedup import clusters_figure, speedup_figure
 from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
 from implementations.reporting.files import write_whole
 from implementations.reporting.rows import as_timings
-from implementations.reporting.tables import reported, speedup_table
+from implementations.reporting.tables import command_for, reported, speedup_table
 
 INDEX = "figures.json"
 
@@ -77,18 +79,13 @@ def paper_figures(
         clusters_figure(speedups, paper, tier),
         accuracy_figure(scaling, paper, tier),
         period_figure(of("period", "smoke"), paper, tier),
-        time_split_figure(
-            _joined(of("speedup", "smoke"), own[in_experiment(own, "algorithms")]), paper, tier
-        ),
+        time_split_figure(scaling, paper, tier),
+        algorithms_figure(own[in_experiment(own, "algorithms")], paper, tier),
         *sizes_figures(sizes, timings, paper, tier=tier),
         validation_figure(validation, paper, tier),
         curves_figure(scaling, results_dir, paper, tier),
     ]
     return [figure for figure in drawn if figure is not None]
-
-
-def _joined(*frames: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([frame for frame in frames if len(frame)] or [frames[0]]).drop_duplicates("run_id")
 
 
 def _timed(timings: pd.DataFrame, runs: pd.DataFrame, paper: str) -> pd.DataFrame:
@@ -108,7 +105,9 @@ def make_headline(
     """Copy one figure to ``out_dir/headline.svg`` and ``.png``, which the project's first page shows."""
     made = []
     for kind in ("svg", "png"):
-        target = Path(out_dir) / f"headline.{kind}"
-        write_whole(target, (Path(figures_dir) / paper / f"{name}.{kind}").read_bytes())
+        source, target = Path(figures_dir) / paper / f"{name}.{kind}", Path(out_dir) / f"headline.{kind}"
+        if not source.is_file():
+            raise UserError(f"{source} does not exist; draw the figures first: {command_for(paper)}")
+        write_whole(target, source.read_bytes())
         made.append(target)
     return made

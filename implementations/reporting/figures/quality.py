@@ -7,10 +7,12 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 
+from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
-from implementations.reporting.figures.speedup import configurations, main_configuration
+from implementations.reporting.figures.speedup import configurations, main_configuration, main_period
 from implementations.reporting.tables import accuracy_table, command_for, volume_table
 
+OVERSUBSCRIBED = "*"  # more workers than cores
 METRIC_LABELS = {
     "accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
@@ -23,36 +25,46 @@ def accuracy_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> 
     """Quality against workers, a line per method and kind of evidence, with the spread over seeds."""
     table = accuracy_table(runs)
     parts = [
-        main_configuration(rows) for _, rows in table[table["mean"].notna()].groupby("evidence", sort=True)
+        _main_line(rows)
+        for _, each in table[table["mean"].notna()].groupby("evidence", sort=True)
+        for _, rows in main_configuration(each).groupby("method", sort=True)
     ]
     data = pd.concat(parts, ignore_index=True) if parts else table[:0]
-    data = data.drop_duplicates(["evidence", "method", "lr_scaling", "sync_period", "workers"])
-    data = _with_series(data)
-    figure, grid = style.new_figure(5.2, 4.8)
-    axes = grid[0, 0]
+    data = data.drop_duplicates(["evidence", "method", "workers"])
+    names = [f"{style.label(row['method'])}, {row['evidence']}" for row in data.to_dict("records")]
+    data = data.assign(series=pd.Series(names, index=data.index, dtype="string"))
+    kinds = [kind for kind in style.EVIDENCE_MARKERS if kind in set(data["evidence"])]
+    columns = max(1, len(kinds))
+    figure, grid = style.new_figure(5.2 if columns == 1 else style.WIDE, 4.4, 1, columns, sharey=True)
+    methods = list(dict.fromkeys(data["method"]))
+    metric = data["metric"].iloc[0] if len(data) else "accuracy"
     with matplotlib.rc_context(style.RC):
-        metric = data["metric"].iloc[0] if len(data) else "accuracy"
-        for name, rows in data.groupby("series", sort=False):
-            rows = rows.sort_values("workers")
-            evidence, method = rows["evidence"].iloc[0], rows["method"].iloc[0]
-            tint, mark = style.colour(method), style.EVIDENCE_MARKERS[evidence]
-            x, y = rows["workers"].astype(float), rows["mean"].astype(float)
-            axes.plot(x, y, "-" if evidence == "measured" else "--", marker=mark, color=tint, label=name)
-            axes.vlines(x, rows["low"].astype(float), rows["high"].astype(float), color=tint, linewidth=1.2)
-        if len(data):
-            style.worker_axis(axes, [int(count) for count in data["workers"]])
-        else:
-            style.say_empty(axes, "no accuracies yet")
-        axes.set_ylabel(METRIC_LABELS.get(metric, metric))
-        axes.set_title("Quality against workers")
-    style.legend_below(figure, axes)
-    spreads = sorted(set(data["spread"])) if len(data) else []
+        for axes, kind in zip(grid[0], kinds, strict=False):
+            here = data[data["evidence"] == kind]
+            for place, (name, rows) in enumerate(here.groupby("series", sort=False)):
+                rows = rows.sort_values("workers")
+                # set apart a little, as the bars of different lines would cover each other
+                x = rows["workers"].astype(float) * style.apart(place, here["series"].nunique())
+                tint = style.colour(rows["method"].iloc[0])
+                mark, dashes = style.EVIDENCE_MARKERS[kind], "-" if kind == "measured" else "--"
+                axes.plot(x, rows["mean"].astype(float), dashes, marker=mark, color=tint, label=name)
+                axes.vlines(
+                    x, rows["low"].astype(float), rows["high"].astype(float), color=tint, linewidth=1.2
+                )
+            style.worker_axis(axes, [int(count) for count in here["workers"]])
+            axes.set_title(_title(kind, here), fontsize=11)
+        if not len(data):
+            style.say_empty(grid[0, 0], "no accuracies yet")
+        grid[0, 0].set_ylabel(METRIC_LABELS.get(metric, metric))
+    style.key_above(figure, "Quality against workers", [style.colour_key(method) for method in methods])
     return style.Drawn(
         name="accuracy",
         title="Quality against workers",
         caption=(
-            f"Evidence: {', '.join(sorted(set(data['evidence']))) or 'none yet'}. Mean over seeds; bars: "
-            f"{', '.join(spreads) or 'none'}. " + configurations(data)
+            f"Evidence: {', '.join(kinds) or 'none yet'}; the plots differ in data and epochs, so compare within one; "
+            "methods are set apart a little. "
+            + "".join(_seeds_told(kind, data[data["evidence"] == kind]) for kind in kinds)
+            + configurations(data)
         ),
         alt="; ".join(
             f"{name}: {rows['mean'].iloc[-1]:.4g} at {int(rows['workers'].iloc[-1])} workers"
@@ -66,22 +78,31 @@ def accuracy_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> 
     )
 
 
-def _with_series(data: pd.DataFrame) -> pd.DataFrame:
-    """A name for each line: method, evidence and, where they differ, the rate's scaling and the period."""
-    several = (
-        data.groupby(["method", "evidence"])[["lr_scaling", "sync_period"]].nunique().max()
-        if len(data)
-        else {}
-    )
-    names = []
-    for row in data.to_dict("records"):
-        name = f"{style.label(row['method'])}, {row['evidence']}"
-        if several["lr_scaling"] > 1 and pd.notna(row["lr_scaling"]):
-            name += f", rate {row['lr_scaling']}"
-        if several["sync_period"] > 1 and pd.notna(row["sync_period"]):
-            name += f", K={row['sync_period']}"
-        names.append(name)
-    return data.assign(series=pd.Series(names, index=data.index, dtype="string"))
+def _title(kind: str, rows: pd.DataFrame) -> str:
+    """A plot's kind of evidence, and how much was trained where its rows agree."""
+    sizes = rows[["data_size", "epochs"]].drop_duplicates()
+    if len(sizes) != 1 or sizes.isna().any(axis=None):
+        return kind
+    samples, epochs = (int(value) for value in sizes.iloc[0])
+    return f"{kind}\n{samples:,} samples, {epochs} epoch{'s' if epochs > 1 else ''}"
+
+
+def _seeds_told(kind: str, rows: pd.DataFrame) -> str:
+    """How many seeds a point of this kind stands for, and what its bar is."""
+    most = int(rows["n"].max())
+    if most < 2:
+        return f"{kind.capitalize()}: one seed. "
+    spreads = sorted(set(rows["spread"]) - {"single value"})
+    return f"{kind.capitalize()}: mean of {most} seeds, bars are their {' or '.join(spreads)}. "
+
+
+def _main_line(rows: pd.DataFrame) -> pd.DataFrame:
+    """One method's rows of its main period, and of the most frequent scaling of the rate."""
+    rows = main_period(rows)
+    if not rows["lr_scaling"].notna().any():
+        return rows
+    most = rows["lr_scaling"].mode().iloc[0]
+    return rows[(rows["lr_scaling"] == most).fillna(True)]
 
 
 def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn:
@@ -126,24 +147,19 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
             "n",
         ]
     ].reset_index(drop=True)
-    size, unit = style.byte_unit(data["sent_bytes_per_worker"].max())
-    figure, grid = style.new_figure(6.4, 3.9, 1, 2)
+    # a logarithmic axis: in the unit that suits its small end
+    size, unit = style.byte_unit(10 * data["sent_bytes_per_worker"].min())
+    figure, grid = style.new_figure(style.WIDE, 4.4, 1, 2)
+    groups = sorted(data.groupby(["method", "evidence"], sort=False), key=lambda group: -len(group[1]))
     left, right = grid[0]
     with matplotlib.rc_context(style.RC):
-        for (method, evidence), rows in data.groupby(["method", "evidence"], sort=False):
+        for place, ((method, evidence), rows) in enumerate(groups):
             tint, mark = style.colour(method), style.EVIDENCE_MARKERS[evidence]
-            name = f"{style.label(method)}, {evidence}"
-            x = rows["sync_period"].astype(float)
-            left.plot(
-                x,
-                rows["closed_form_bytes_per_worker"] / size,
-                "-",
-                marker="_",
-                markersize=16,
-                color="#888888",
-                label="closed form, 2(m-1)/m x 4P an average",
-            )
-            left.plot(x, rows["sent_bytes_per_worker"] / size, mark, color=tint, label=f"{name} (counted)")
+            periods = rows["sync_period"].astype(float)
+            left.plot(periods, rows["closed_form_bytes_per_worker"] / size, **CLOSED_FORM)
+            # at K=1 the methods' points would cover each other
+            x = periods * style.apart(place, 1) ** 2
+            left.plot(x, rows["sent_bytes_per_worker"] / size, mark, color=tint)
             right.plot(x, rows["mean"], "--", marker=mark, color=tint, label="_quality")
             right.vlines(x, rows["low"], rows["high"], color=tint, linewidth=1.2)
         for axes in (left, right):
@@ -155,23 +171,29 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
                 style.plain_log_axis(axes.xaxis)
             else:
                 style.say_empty(axes, "no periods yet")
-            axes.set_xlabel("averaging period K (minibatches)")
+            axes.set_xlabel("period K (minibatches)")
         if (data["sent_bytes_per_worker"] > 0).any():
             left.set_yscale("log")
             style.plain_log_axis(left.yaxis, (1, 2, 5))
         left.set_ylabel(f"sent per worker ({unit})")
         metric = data["metric"].dropna().iloc[0] if data["metric"].notna().any() else "accuracy"
         right.set_ylabel(METRIC_LABELS.get(metric, metric))
-        left.set_title(f"Bytes, {workers} workers" if workers else "Bytes")
-        right.set_title("Quality")
-    style.legend_below(figure, left)
+        left.set_title(f"bytes, {workers} workers" if workers else "bytes", fontsize=11)
+        right.set_title("quality", fontsize=11)
+    keys = [style.colour_key(method) for method in dict.fromkeys(data["method"])]
+    style.key_above(figure, "Bytes and quality against the period", keys)
+    kinds = [kind for kind in style.EVIDENCE_MARKERS if kind in set(data["evidence"].dropna())]
+    style.key_under(left, [matplotlib.lines.Line2D([], [], **CLOSED_FORM)])
+    style.key_under(right, [style.mark_key(kind) for kind in kinds])
     return style.Drawn(
         name="period",
         title="Bytes and quality against the averaging period",
         caption=(
-            f"Evidence: {', '.join(sorted(set(data['evidence'].dropna()))) or 'none yet'}; {workers} workers. Bytes "
-            "are counted by the ledger; the line is the closed form (P parameters, m workers), which was predicted "
-            "before the run. Quality: mean over seeds, bars as the table says. " + configurations(data)
+            f"Evidence: {', '.join(kinds) or 'none yet'}; {workers} workers. Bytes of the whole training are counted "
+            "by the ledger; the line is the closed form, which was predicted before the run: 2 (m - 1) / m times the "
+            "parameters' bytes for each average of m workers, one at the end of each epoch included. Quality: mean "
+            "over seeds, bars are their range. Gradients are exchanged at every step, so they stand (a little apart) at K=1. "
+            + configurations(data)
         ),
         alt="; ".join(
             f"K={int(row['sync_period'])}: {row['sent_bytes_per_worker'] / size:.3g} {unit} per worker, "
@@ -186,11 +208,15 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
     )
 
 
-CURVE_COLUMNS = ["panel", "series", "evidence", "method", "workers", "run_id", "epoch", "x", "valid_accuracy"]
+CLOSED_FORM = {"color": "#888888", "marker": "_", "markersize": 16, "label": "closed form"}
+CURVE_COLUMNS = ["panel", "series", "evidence", "method", "workers", "oversubscribed", "run_id",
+                 "epoch", "x", "valid_accuracy"]  # fmt: skip
 
 
 def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -> pd.DataFrame:
-    """Validation accuracy along training of one run a configuration (lowest seed and repeat), from ``curve.parquet``.
+    """Validation accuracy along training of one run a configuration, from ``curve.parquet``.
+
+    It is a run of the lowest seed: the repeat of (lower) median training time where it was measured.
 
     ``x`` is in seconds or bytes. Panels: 'seconds' (measured runs only: a simulated run's seconds say nothing) and
     'bytes' (total sent, of runs that send any). Of each method and evidence: one worker and the most workers, up to
@@ -202,9 +228,9 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
         & (runs["workers"] <= most_workers)
     ]
     for (method, evidence), rows in ended.groupby(["method", "evidence"], sort=True):
-        rows = main_configuration(rows).sort_values(["seed", "repeat", "run_id"])
+        rows = main_period(main_configuration(rows))
         for count in sorted({int(rows["workers"].min()), int(rows["workers"].max())}) if len(rows) else []:
-            run = rows[rows["workers"] == count].iloc[0]
+            run = _typical(rows[rows["workers"] == count])
             path = results_dir / "runs" / run["run_id"] / "curve.parquet"
             if not path.is_file():
                 continue
@@ -221,6 +247,7 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
                             "evidence": evidence,
                             "method": method,
                             "workers": count,
+                            "oversubscribed": is_true(run["oversubscribed"]),
                             "run_id": run["run_id"],
                             "epoch": curve["epoch"],
                             "x": curve[column].astype(float),
@@ -231,11 +258,19 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=CURVE_COLUMNS)
 
 
+def _typical(rows: pd.DataFrame) -> pd.Series:
+    """Of the runs of the lowest seed, the one of lower median training time; the first where there is no time."""
+    rows = rows[rows["seed"] == rows["seed"].min()].sort_values(["train_s", "repeat", "run_id"])
+    return rows.iloc[(int(rows["train_s"].notna().sum()) - 1) // 2 if rows["train_s"].notna().any() else 0]
+
+
 def curves_figure(runs: pd.DataFrame, results_dir: Path, paper: str, tier: str | None = None) -> style.Drawn:
     """Accuracy against training seconds (measured) and against bytes sent."""
     data = curves_data(runs, results_dir)
-    size, unit = style.byte_unit(data.loc[data["panel"] == "bytes", "x"].max())
-    figure, grid = style.new_figure(6.4, 4.6, 1, 2, sharey=True)
+    # nothing is sent before the first step, which a logarithmic axis cannot show
+    data = data[(data["panel"] == "seconds") | (data["x"] > 0)].reset_index(drop=True)
+    size, unit = style.byte_unit(10 * data.loc[data["panel"] == "bytes", "x"].min())
+    figure, grid = style.new_figure(style.WIDE, 5.0, 1, 2, sharey=True)
     with matplotlib.rc_context(style.RC):
         for axes, (panel, text) in zip(
             grid[0],
@@ -243,30 +278,51 @@ def curves_figure(runs: pd.DataFrame, results_dir: Path, paper: str, tier: str |
             strict=True,
         ):
             here = data[data["panel"] == panel]
+            keys = {}
             for name, rows in here.groupby("series", sort=False):
-                one = rows["workers"].iloc[0] == 1
+                first = rows.iloc[0]
+                count, dashes = int(first["workers"]), ":" if first["workers"] == 1 else "-"
+                key = style.mark_key(
+                    first["evidence"],
+                    f"{count} worker{'s' if count > 1 else ''}, {first['evidence']}"
+                    + (OVERSUBSCRIBED if first["oversubscribed"] else ""),
+                    dashes,
+                    hollow=first["oversubscribed"],
+                )
+                keys.setdefault(key.get_label(), key)
                 axes.plot(
                     rows["x"].astype(float) / (1.0 if panel == "seconds" else size),
                     rows["valid_accuracy"],
-                    ":" if one else "-",
-                    marker=style.EVIDENCE_MARKERS[rows["evidence"].iloc[0]],
-                    markersize=4,
-                    color=style.colour(rows["method"].iloc[0]),
+                    dashes,
+                    marker=style.EVIDENCE_MARKERS[first["evidence"]],
+                    markersize=5,
+                    markerfacecolor="white" if first["oversubscribed"] else None,
+                    color=style.colour(first["method"]),
                     label=name,
                 )
             if not len(here):
                 style.say_empty(axes, "no curves yet")
+            elif panel == "seconds":
+                axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
+            else:
+                axes.set_xscale("log")
+                style.plain_log_axis(axes.xaxis)
             axes.set_xlabel(text)
-            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
-            axes.set_title("Measured" if panel == "seconds" else "Counted")
+            axes.set_title("measured" if panel == "seconds" else "bytes counted", fontsize=11)
+            style.key_under(axes, list(keys.values()))
         grid[0, 0].set_ylabel("validation accuracy")
-    style.legend_below(figure, list(grid[0]))
+    methods = list(dict.fromkeys(data["method"]))
+    style.key_above(
+        figure, "Accuracy against seconds and bytes", [style.colour_key(name) for name in methods]
+    )
     return style.Drawn(
         name="curves",
         title="Accuracy against seconds and bytes",
         caption=(
-            "One run of each configuration (lowest seed), a point per evaluation. Left: measured seconds of training. "
-            "Right: bytes that all workers sent; runs that send nothing are left out."
+            "Evidence: measured, simulated. One run of each configuration (lowest seed; of repeats the one of median "
+            "time), a point per evaluation. Left: measured seconds of training, evaluation aside. Right: bytes that "
+            "all workers sent, from the first evaluation after the start; runs that send nothing are left out. "
+            "* more workers than cores."
         ),
         alt="; ".join(
             f"{name}: {rows['valid_accuracy'].iloc[-1]:.4g} after {rows['x'].iloc[-1]:.3g} "

@@ -63,7 +63,8 @@ def _speedups(
 def _volumes(table: pd.DataFrame, dataset: str, suffix: str, paper: str, tier: str | None) -> Any:
     # one worker sends nothing, which a logarithmic axis cannot show
     data = table[(table["method"] != "sequential") & (table["sent_bytes_total"] > 0)]
-    size, unit = style.byte_unit(data["sent_bytes_per_worker"].max())
+    # a logarithmic axis: in the unit that suits its small end
+    size, unit = style.byte_unit(10 * data["sent_bytes_per_worker"].min())
     scaled = data["sent_bytes_per_worker"] / size
     data = data.assign(value=scaled, low=scaled, high=scaled)
     data = data[[*KEYS, "sent_bytes_per_worker", "value", "low", "high", "n"]]
@@ -83,7 +84,7 @@ def _quality(table: pd.DataFrame, dataset: str, suffix: str, paper: str, tier: s
         f"sizes_accuracy{suffix}",
         title,
         METRIC_LABELS.get(metric, metric),
-        "Mean over seeds. ",
+        "Mean over seeds, bars are their range. ",
         paper,
         tier,
     )
@@ -106,8 +107,14 @@ def _grid(
     if len(sizes) * len(models) < 2:
         return None
     figure, grid = style.new_figure(
-        1.0 + 2.0 * len(models), 1.3 + 1.9 * len(sizes), len(sizes), len(models), sharex=True, sharey=True
+        max(1.2 + 2.0 * len(models), 5.2),
+        1.3 + 1.8 * len(sizes),
+        len(sizes),
+        len(models),
+        sharex=True,
+        sharey=True,
     )
+    methods, kinds = sorted(set(data["method"])), sorted(set(data["evidence"]))
     workers = sorted({int(count) for count in data["workers"]})
     with matplotlib.rc_context(style.RC):
         for i, size in enumerate(sizes):
@@ -115,10 +122,11 @@ def _grid(
                 axes = grid[i, j]
                 cell = data[(data["data_size"] == size) & (data["model"] == model)]
                 if log == 2:
-                    axes.plot(workers, workers, color="#888888", linewidth=1.0, label="ideal")
+                    axes.plot(workers, workers, **style.IDEAL)
                 for (method, evidence), rows in cell.groupby(["method", "evidence"], sort=True):
                     tint = style.colour(method)
-                    x = rows["workers"].astype(float)
+                    # set apart a little, as the bars of the methods would cover each other
+                    x = rows["workers"].astype(float) * style.apart(methods.index(method), len(methods))
                     axes.plot(
                         x,
                         rows["value"].astype(float),
@@ -136,15 +144,16 @@ def _grid(
                     axes.set_yscale("log", base=log)
                     style.plain_log_axis(axes.yaxis)
                 if i == 0:
-                    axes.set_title(model)
+                    axes.set_title(model, fontsize=11)
                 axes.set_ylabel(f"{size:,} samples\n{unit}" if j == 0 else "")
                 axes.label_outer()
-    style.legend_below(figure, list(grid.flat))
-    kinds = ", ".join(sorted(set(data["evidence"])))
+    keys = [style.colour_key(method) for method in methods]
+    keys += [style.mark_key(kind, dashes="-" if kind == "measured" else "--") for kind in kinds]
+    style.key_above(figure, title.partition(",")[0], keys + ([style.ideal_key()] if log == 2 else []), 3)
     return style.Drawn(
         name=name,
         title=title,
-        caption=f"Evidence: {kinds}. {note}Rows: training samples in total; columns: networks, small to large.",
+        caption=f"Evidence: {', '.join(kinds)}. {note}Rows: training samples in total; columns: networks.",
         alt=f"{title}: {len(sizes)} x {len(models)} small plots of {unit} against workers.",
         figure=figure,
         data=data,

@@ -13,6 +13,7 @@ from implementations.reporting.figures import style
 from implementations.reporting.tables import SAME_CODE, command_for
 
 THIS_HOST = "this-host"
+OWN = ("measured", "simulated")  # evidence about our network; the rest is about the paper's
 LINES = {"measured": "-", "projected": "-.", "fitted": ":"}
 COLUMNS = [
     "series",
@@ -50,7 +51,7 @@ def speedup_data(
             continue
         rows = main_configuration(rows)
         for method, curve in rows.groupby("method", sort=True):
-            curve = curve.sort_values("workers").drop_duplicates("workers")
+            curve = main_period(curve).sort_values("workers").drop_duplicates("workers")
             parts.append(curve.assign(series=_series(method, evidence, cluster), source="results"))
     drawn = (
         [pd.concat(parts, ignore_index=True).rename(columns={"speedup_low": "low", "speedup_high": "high"})]
@@ -78,13 +79,17 @@ def published_speedups(published: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=COLUMNS)
     kept = published[(published["metric"] == "speedup") & published["workers"].notna()]
     kept = kept[kept["role"] == "target"] if "role" in kept else kept
+    periods = kept["sync_period"] if "sync_period" in kept else pd.Series(pd.NA, index=kept.index)
     return (
         pd.DataFrame(
             {
-                "series": [f"{style.label(method)}, published" for method in _methods(kept)],
+                "series": [
+                    f"{style.label(method)}, published{_period(period)}"
+                    for method, period in zip(_methods(kept), periods, strict=True)
+                ],
                 "evidence": "published",
                 "method": _methods(kept),
-                "sync_period": kept.get("sync_period"),
+                "sync_period": periods,
                 "workers": kept["workers"].astype(int),
                 "speedup": kept["value"].astype(float),
                 "base": "as the paper says",
@@ -102,6 +107,10 @@ def _methods(published: pd.DataFrame) -> list[str]:
         str(name) if isinstance(name, str) else str(paper)
         for name, paper in zip(own, published["paper"], strict=True)
     ]
+
+
+def _period(period: Any) -> str:
+    return f", K={int(period)}" if pd.notna(period) else ""
 
 
 def _series(method: str, evidence: str, cluster: Any) -> str:
@@ -125,28 +134,37 @@ def main_configuration(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def main_period(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the period with the most rows, the shortest of several, and the rows without one."""
+    if "sync_period" not in rows or not rows["sync_period"].notna().any():
+        return rows
+    most = rows["sync_period"].mode().iloc[0]
+    return rows[rows["sync_period"].isna() | (rows["sync_period"] == most).fillna(False)]
+
+
 def line_style(evidence: str, cluster: Any) -> str:
     """How a series' line is dashed."""
     if evidence == "simulated":
-        return ":" if cluster == THIS_HOST else "--"
+        return ":" if isinstance(cluster, str) and cluster == THIS_HOST else "--"
     return LINES.get(evidence, "-")
 
 
-def draw_speedups(axes: Axes, data: pd.DataFrame, with_ideal: bool = True) -> None:
-    """Draw the series of ``speedup_data`` on one pair of logarithmic axes."""
-    workers = sorted({int(count) for count in data["workers"]} | {1})
-    if with_ideal:
-        axes.plot(workers, workers, color="#888888", linewidth=1.0, label="ideal")
+def draw_speedups(axes: Axes, data: pd.DataFrame, workers: list[int]) -> None:
+    """Draw the series of ``speedup_data`` and the ideal on one pair of logarithmic axes; ``workers``: its ticks."""
+    axes.plot(workers, workers, **style.IDEAL)
+    published = data.loc[data["evidence"] == "published", "series"]
     for name, rows in data.groupby("series", sort=False):
         evidence, method = rows["evidence"].iloc[0], rows["method"].iloc[0]
         tint, mark = style.colour(method), style.EVIDENCE_MARKERS[evidence]
         x, y = rows["workers"].astype(float), rows["speedup"].astype(float)
         if evidence == "published":
-            axes.plot(x, y, mark, color=tint, markeredgecolor="black", markersize=11, zorder=5, label=name)
+            first = name == published.iloc[0]
+            axes.plot(x, y, mark, color=tint, markersize=12 if first else 10, zorder=5 if first else 6, label=name,
+                      markeredgecolor="black", markerfacecolor=tint if first else "white")  # fmt: skip
             continue
         hollow = rows["oversubscribed"].map(is_true).astype(bool)
         dashes = line_style(evidence, rows["cluster"].iloc[0])
-        axes.plot(x, y, dashes, marker=mark, color=tint, label=name, markersize=4.5 if dashes == ":" else 6.5)
+        axes.plot(x, y, dashes, marker=mark, color=tint, label=name, markersize=4 if dashes == ":" else 6)
         if hollow.any() and evidence == "measured":
             axes.plot(
                 x[hollow], y[hollow], mark, color=tint, markerfacecolor="white", zorder=4, label="_hollow"
@@ -165,32 +183,34 @@ def speedup_figure(
     named_cluster: str | None = None,
     tier: str | None = None,
 ) -> style.Drawn:
-    """The main figure of a paper. ``named_cluster``: the machine beside this host; by default the first by name."""
+    """The main figure of a paper: our network measured and simulated; beside it the paper's, printed and projected.
+
+    ``named_cluster``: the machine simulated beside this host; by default the last by name.
+    """
     others = sorted(
         {str(name) for name in speedups.loc[speedups["evidence"] == "simulated", "cluster"].dropna()}
     )
     others = [name for name in others if name != THIS_HOST]
     named = named_cluster if named_cluster in others else (others[-1] if others else None)
     data = speedup_data(speedups, published, [name for name in (THIS_HOST, named) if name])
-    figure, grid = style.new_figure(5.2, 6.6)
-    axes = grid[0, 0]
+    ours = data["evidence"].isin(OWN)
+    panels = [(_setting(data[ours]), data[ours])]
+    if not ours.all():
+        panels.append(("the paper's own set-up", data[~ours]))
+    figure, grid = style.new_figure(
+        style.WIDE if len(panels) > 1 else 5.2, 5.4, 1, len(panels), sharex=True, sharey=True
+    )
+    workers = sorted({int(count) for count in data["workers"]} | {1})
     with matplotlib.rc_context(style.RC):
-        if len(data):
-            draw_speedups(axes, data)
-            if _any_hollow(data):
-                axes.plot(
-                    [],
-                    [],
-                    "o",
-                    color="#555555",
-                    markerfacecolor="white",
-                    label="hollow dot: more workers than cores",
-                )
-        else:
-            style.say_empty(axes, "no speedups yet")
-        axes.set_ylabel("speedup over the same code with one worker (x)")
-        axes.set_title("Speedup against workers")
-    style.legend_below(figure, axes)
+        for axes, (title, rows) in zip(grid[0], panels, strict=True):
+            draw_speedups(axes, rows, workers)
+            if not len(rows):
+                style.say_empty(axes, "no speedups yet")
+            axes.set_title(title, fontsize=11)
+            style.key_under(axes, _mark_keys(rows))
+        grid[0, 0].set_ylabel("speedup over one worker (x)")
+    methods = _method_keys(data)
+    style.key_above(figure, "Speedup against workers", [*methods, style.ideal_key()])
     kinds = [kind for kind in style.EVIDENCE_MARKERS if kind in set(data["evidence"])]
     return style.Drawn(
         name="speedup",
@@ -198,8 +218,8 @@ def speedup_figure(
         caption=(
             f"Evidence: {', '.join(kinds) or 'none yet'}. Base: the same code with one worker; published points as the "
             "paper gives them, on its own machines and data. Measured: median of repeats, bars are quartiles; "
-            "simulated: the time model over the trace of a real training, bars are the range over seeds. "
-            + configurations(data)
+            "simulated: the time model over the trace of a real training, bars are the range over seeds; "
+            "projected: the time model alone, from datasheet figures. " + configurations(data)
         ),
         alt=_alt(data),
         figure=figure,
@@ -207,6 +227,46 @@ def speedup_figure(
         command=command_for(paper, tier),
         paper=paper,
     )
+
+
+def _setting(rows: pd.DataFrame) -> str:
+    """The data set and network of a plot, where its rows share one."""
+    if len(rows) and len(rows[["dataset", "model"]].drop_duplicates()) == 1:
+        return f"{rows['dataset'].iloc[0]}, {rows['model'].iloc[0]}"
+    return "our runs"
+
+
+def _method_keys(data: pd.DataFrame) -> list[Any]:
+    """A key's entries for the methods of ``data``, with the period that all of a method's own rows share."""
+    keys = []
+    for method in dict.fromkeys(data["method"]):
+        rows = data[(data["method"] == method) & (data["evidence"] != "published")]
+        periods = list(rows["sync_period"].dropna().unique())
+        shared = _period(periods[0]) if len(periods) == 1 else ""
+        keys.append(style.colour_key(method, style.label(method) + shared))
+    return keys
+
+
+def _mark_keys(rows: pd.DataFrame) -> list[Any]:
+    """A key's entries for the marks of one plot: each kind of evidence, cluster and published period once."""
+    keys = {}
+    for _, series in rows.groupby("series", sort=False):
+        row = series.iloc[0]
+        evidence, cluster = row["evidence"], row["cluster"]
+        if evidence == "published":
+            text = f"published{_period(row['sync_period'])}"
+            key = style.mark_key(evidence, text, hollow=any(name.startswith("published") for name in keys))
+            key.set(markersize=11, markeredgecolor="black")
+        else:
+            known = isinstance(cluster, str) and cluster
+            where = "this machine" if known and cluster == THIS_HOST else cluster
+            text = f"{evidence} on {where}" if known else str(evidence)
+            key = style.mark_key(evidence, text, line_style(evidence, cluster))
+        keys.setdefault(text, key)
+    if _any_hollow(rows):
+        hollow = style.mark_key("measured", "measured, workers > cores", "-", hollow=True)
+        keys = {"measured": keys.pop("measured"), "hollow": hollow} | keys
+    return list(keys.values())
 
 
 def clusters_figure(speedups: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn | None:
@@ -221,19 +281,20 @@ def clusters_figure(speedups: pd.DataFrame, paper: str, tier: str | None = None)
         return None
     columns = 2
     rows = -(-len(clusters) // columns)
-    figure, grid = style.new_figure(6.4, 0.9 + 2.6 * rows, rows, columns, sharex=True, sharey=True)
+    figure, grid = style.new_figure(style.WIDE, 1.0 + 2.4 * rows, rows, columns, sharex=True, sharey=True)
+    workers = sorted({int(count) for count in data["workers"]} | {1})
     with matplotlib.rc_context(style.RC):
         for axes, cluster in zip(grid.flat, clusters, strict=False):
             here = data[data["cluster"] == cluster].copy()
             here["series"] = [style.label(method) for method in here["method"]]
-            draw_speedups(axes, here)
-            axes.set_title(cluster)
+            draw_speedups(axes, here, workers)
+            axes.set_title(cluster, fontsize=11)
             axes.label_outer()
         for axes in list(grid.flat)[len(clusters) :]:
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("speedup (x)")
-    style.legend_below(figure, list(grid.flat)[: len(clusters)])
+    style.key_above(figure, "Simulated speedup by cluster", [*_method_keys(data), style.ideal_key()])
     return style.Drawn(
         name="speedup_clusters",
         title="Simulated speedup by cluster",

@@ -14,6 +14,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from implementations.reporting.files import write_whole
@@ -50,6 +51,8 @@ PART_STYLES = {
     "uncovered_s": ("not covered", "#FFFFFF", ""),
 }
 
+MARK_TINT = "#555555"  # of marks in a key, where colours say the method
+WIDE = 6.2  # inches of a figure of two plots: at the smallest scale of the report it just fits a phone
 SMALLEST_FONT = 10  # points, in a figure that is shown at its own size
 RC = {
     "font.family": "DejaVu Sans",
@@ -131,6 +134,64 @@ def plain_log_axis(axis: Any, subs: tuple[int, ...] = ()) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+def apart(place: int, count: int) -> float:
+    """Factor on the x of the ``place``-th of ``count`` series, so that bars of equal x do not hide each other."""
+    return float(2 ** (0.07 * (place - (count - 1) / 2)))
+
+
+def colour_key(method: str, text: str = "") -> Line2D:
+    """A key's entry for a method: its colour, without a mark."""
+    return Line2D([], [], color=colour(method), linewidth=4, label=text or label(method))
+
+
+def mark_key(evidence: str, text: str = "", dashes: str = "", hollow: bool = False) -> Line2D:
+    """A key's entry for a kind of evidence: its mark in grey, on the dashes that go with it."""
+    return Line2D(
+        [],
+        [],
+        color=MARK_TINT,
+        linestyle=dashes or "none",
+        marker=EVIDENCE_MARKERS[evidence],
+        markerfacecolor="white" if hollow else MARK_TINT,
+        label=text or evidence,
+    )
+
+
+IDEAL = {"color": "#888888", "linewidth": 1.0, "label": "ideal"}
+
+
+def ideal_key() -> Line2D:
+    """A key's entry for the ideal speedup."""
+    return Line2D([], [], **IDEAL)
+
+
+def key_above(figure: Figure, title: str, handles: list[Any], most_columns: int = 4) -> None:
+    """The figure's title, and under it the key of colours; both stay clear of the plots."""
+    with matplotlib.rc_context(RC):
+        legend = figure.legend(
+            handles=handles,
+            loc="outside upper center",
+            ncols=_columns([str(handle.get_label()) for handle in handles], figure, most_columns),
+            title=title,
+            title_fontsize=13,
+            handlelength=1.6,
+        )
+        legend.get_title().set_fontweight("bold")
+
+
+def key_under(axes: Axes, handles: list[Line2D]) -> None:
+    """The key of one plot's marks, under its axis."""
+    with matplotlib.rc_context(RC):
+        axes.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.19),
+            borderaxespad=0.0,
+            handlelength=2.6,
+            labelspacing=0.35,
+        )
+
+
 def legend_below(figure: Figure, axes: Axes | list[Axes], most_columns: int = 3) -> None:
     """One legend under the plots, so that it covers nothing; entries of several axes are listed once.
 
@@ -142,11 +203,20 @@ def legend_below(figure: Figure, axes: Axes | list[Axes], most_columns: int = 3)
             found.setdefault(text, handle)
     if not found:
         return
-    # a letter of the house font is about 0.6 of its size wide; the handle and gaps take 0.75 inches
-    column = 0.75 + max(map(len, found)) * 0.6 * SMALLEST_FONT / 72
-    columns = int(min(most_columns, max(1, figure.get_figwidth() // column)))
+    columns = _columns(list(found), figure, most_columns)
     with matplotlib.rc_context(RC):
         figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
+
+
+def _columns(texts: list[str], figure: Figure, most: int) -> int:
+    """How many columns of such entries a figure has room for."""
+    for columns in range(min(most, len(texts)), 1, -1):
+        rows = -(-len(texts) // columns)
+        longest = [max(map(len, texts[i : i + rows])) for i in range(0, len(texts), rows)]
+        # a letter of the house font is about 0.56 of its size wide; the handle and gaps take 0.65 inches
+        if sum(0.65 + length * 0.56 * SMALLEST_FONT / 72 for length in longest) <= figure.get_figwidth():
+            return columns
+    return 1
 
 
 def byte_unit(largest: float) -> tuple[float, str]:

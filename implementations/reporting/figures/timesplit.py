@@ -25,7 +25,7 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
     )
     several = data["algorithm"].nunique() > 1
     data["label"] = pd.Series([_bar_label(row, several) for row in data.to_dict("records")], dtype="string")
-    figure, grid = style.new_figure(5.2, 2.0 + 0.36 * max(len(data), 3))
+    figure, grid = style.new_figure(style.WIDE, 2.0 + 0.36 * max(len(data), 3))
     axes = grid[0, 0]
     with matplotlib.rc_context(style.RC):
         if len(data):
@@ -52,8 +52,9 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
             axes.grid(axis="y", visible=False)
         else:
             style.say_empty(axes, "no measured times yet")
-        axes.set_xlabel("wall time (s), measured")
-        axes.set_title("Where the time went")
+        stars = any(map(is_true, data["oversubscribed"]))
+        axes.set_xlabel("wall time (s), measured" + ("; * workers > cores" if stars else ""))
+        axes.set_title("Where the time went", fontweight="bold")
     style.legend_below(figure, axes)
     return style.Drawn(
         name="time_split",
@@ -107,12 +108,13 @@ def validation_figure(validation: pd.DataFrame | None, paper: str, tier: str | N
     with matplotlib.rc_context(style.RC):
         if len(data):
             seconds = np.concatenate([data["measured_s"], data["predicted_s"]]).astype(float) * 1e3
-            ends = np.array([seconds.min() / 1.5, seconds.max() * 1.5])
+            ends = np.array([seconds.min() / 2.5, seconds.max() * 1.5])
             axes.fill_between(
                 ends, ends * (1 - BAND), ends * (1 + BAND), color="#E4E4E4", label=f"within {BAND:.0%}"
             )
             axes.plot(ends, ends, color="#888888", linewidth=1.0, label="equal")
-            marks = dict(zip(sorted(set(data["workers"])), "osD^v<>", strict=False))
+            marks = dict(zip(sorted(set(data["workers"])), "o^v<>P", strict=False))
+            several = data["method"].nunique() > 1
             for (method, workers), rows in data.groupby(["method", "workers"], sort=True):
                 x = rows["measured_s"].astype(float) * 1e3
                 spread = (x - rows["measured_low_s"] * 1e3, rows["measured_high_s"] * 1e3 - x)
@@ -123,9 +125,21 @@ def validation_figure(validation: pd.DataFrame | None, paper: str, tier: str | N
                     fmt=marks.get(workers, "P"),
                     color=style.colour(method),
                     linewidth=1.2,
-                    markerfacecolor="white" if workers > 1 else style.colour(method),
                     label=f"{style.label(method)}, {workers} rank{'s' if workers > 1 else ''}",
                 )
+                if several or workers != min(data["workers"]):
+                    continue
+                for place, model in zip(
+                    zip(x, rows["predicted_s"] * 1e3, strict=True), rows["model"], strict=True
+                ):
+                    axes.annotate(
+                        model,
+                        place,
+                        (-7, 3),
+                        textcoords="offset points",
+                        ha="right",
+                        fontsize=style.SMALLEST_FONT,
+                    )
             axes.set_xscale("log")
             axes.set_yscale("log")
             for axis in (axes.xaxis, axes.yaxis):
@@ -136,15 +150,15 @@ def validation_figure(validation: pd.DataFrame | None, paper: str, tier: str | N
             style.say_empty(axes, "no predicted steps yet")
         axes.set_xlabel("measured step (ms)")
         axes.set_ylabel("step by the time model (ms)")
-        axes.set_title("Time model against measurement")
+        axes.set_title("Time model against measurement", fontweight="bold")
     style.legend_below(figure, axes)
     worst = f" Largest error: {100 * data['error'].abs().max():.0f} %." if len(data) else ""
     return style.Drawn(
         name="validation",
         title="Time model against measurement",
         caption=(
-            "Across: measured (median of repeats, bars from least to greatest). Up: the time model calibrated on this "
-            "machine, without these points." + worst
+            "Evidence: across, measured (median of repeats, bars from least to greatest); up, the time model as "
+            "calibrated on this machine, without these points." + worst
         ),
         alt="; ".join(
             f"{row['model']}, {int(row['workers'])} ranks: measured {1e3 * row['measured_s']:.3g} ms, "
