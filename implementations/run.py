@@ -102,7 +102,7 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         return _record_all(points, entries, job, "failed", str(error))
     with tempfile.TemporaryDirectory(prefix="paratrain-") as folder:
         job_file = Path(folder, "job.json")
-        values = {"results": str(job.results.resolve()), "master_seed": job.master_seed, "points": entries}
+        values = {"results": str(job.results), "master_seed": job.master_seed, "points": entries}
         job_file.write_text(json.dumps(values))
         log = record.log_path(job.results, first.run_id)
         log.parent.mkdir(parents=True, exist_ok=True)

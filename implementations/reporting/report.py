@@ -167,11 +167,11 @@ def _shown(table: pd.DataFrame, name: str, evidence: str = "") -> dict[str, Any]
 def _claims(claims: pd.DataFrame, conditions: dict[str, str]) -> list[dict[str, Any]]:
     """Judged claims, each once, with a line for each of its published numbers and kinds of evidence.
 
-    ``conditions``: published number's id -> what it was obtained with, in words. What all lines of a claim give as their
-    reason is said once.
+    ``conditions``: published number's id -> what it was obtained with, in words. What all lines of a claim give as
+    their reason is said once.
     """
     found = []
-    for claim_id, rows in claims.groupby(claims["claim_id"].str.partition("/")[0], sort=False):
+    for claim_id, rows in claims.groupby(_claim_ids(claims), sort=False):
         reasons = [text(reason).split("; ") for reason in rows["reason"]]
         shared = (
             [part for part in reasons[0] if all(part in other for other in reasons)] if len(rows) > 1 else []
@@ -182,14 +182,14 @@ def _claims(claims: pd.DataFrame, conditions: dict[str, str]) -> list[dict[str, 
             kind, mark = VERDICT_MARKS.get(row["verdict"], ("idle", ""))
             lines.append(
                 {name: text(row[name]) for name in ("evidence", "verdict")}
-                | {"condition": conditions.get(key, key), "kind": kind, "mark": mark}
+                | {"condition": conditions.get(key, key or "as stated"), "kind": kind, "mark": mark}
                 | _values(row)
                 | {"reason": "; ".join(part for part in parts if part not in shared)}
             )
         found.append(
             {name: text(rows.iloc[0][name]) for name in ("paper", "statement", "command")}
             | {"claim_id": claim_id, "lines": lines, "note": "; ".join(shared)}
-            | {"source": "; ".join(dict.fromkeys(rows["source"].dropna()))}
+            | {"source": "; ".join(dict.fromkeys(rows["source"].dropna())).rstrip(".")}
         )
     return found
 
@@ -212,7 +212,7 @@ def _values(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_unit(value: str, unit: str) -> str:
-    return f"{value} {unit}" if unit and value != "-" else value
+    return f"{value}\N{NO-BREAK SPACE}{unit}" if unit and value != "-" else value
 
 
 def _conditions(configfile: Path | None) -> dict[str, str]:
@@ -233,18 +233,25 @@ def _conditions(configfile: Path | None) -> dict[str, str]:
 
 
 def _waiting(claims: pd.DataFrame) -> list[dict[str, Any]]:
-    """Claims that were not judged, a line each, with the number of published values that wait."""
-    keys = [claims["claim_id"].str.partition("/")[0], "verdict", "reason"]
-    rows = []
-    for (claim_id, verdict, reason), group in claims.groupby(keys, sort=False, dropna=False):
-        kind, mark = VERDICT_MARKS.get(verdict, ("idle", ""))
-        first = {name: text(group.iloc[0][name]) for name in ("paper", "statement", "command")}
-        rows.append(
-            first
-            | {"claim_id": claim_id, "verdict": text(verdict), "reason": text(reason), "count": len(group)}
-            | {"kind": kind, "mark": mark}
-        )
-    return rows
+    """Claims that were not judged, a line each with the number of published values that wait, by what they wait for."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for (claim_id, verdict), rows in claims.groupby([_claim_ids(claims), "verdict"], sort=False):
+        reasons = list(dict.fromkeys(map(text, rows["reason"])))
+        reason = reasons[0] + (f" (and {len(reasons) - 1} like it)" if len(reasons) > 1 else "")
+        first = {name: text(rows.iloc[0][name]) for name in ("paper", "statement")}
+        place = groups.setdefault((verdict, reason, text(rows.iloc[0]["command"])), [])
+        place.append(first | {"claim_id": claim_id, "count": len(rows)})
+    return [
+        dict(zip(("verdict", "reason", "command"), key, strict=True))
+        | dict(zip(("kind", "mark"), VERDICT_MARKS.get(key[0], ("idle", "")), strict=True))
+        | {"lines": lines}
+        for key, lines in groups.items()
+    ]
+
+
+def _claim_ids(claims: pd.DataFrame) -> pd.Series:
+    """The claim of each row: its id without that of the published number."""
+    return claims["claim_id"].astype("string").str.split("/").str[0]
 
 
 def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
@@ -252,11 +259,14 @@ def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        rows = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))).reindex(columns=BENCHMARK_COLUMNS)
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+            raise ValueError("not a list of rows")
+        rows = pd.DataFrame(content).reindex(columns=BENCHMARK_COLUMNS)
         rows = rows.astype(
             {name: float for name in BENCHMARK_COLUMNS if name.endswith("_s") or "ratio" in name}
         )
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         missing.append(f"{path} cannot be read: {error}")
         return None
     most = rows.pop("at_most").map(lambda flag: flag is True)
@@ -270,7 +280,7 @@ def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
         for goal, upper, ratio in zip(goals, most, rows["ratio"], strict=True)
     ]
     rows["ranks"] = rows["ranks"].astype("Int64")
-    rows["benchmark"] = rows["benchmark"].str.replace("_", " ")
+    rows["benchmark"] = [text(name).replace("_", " ") for name in rows["benchmark"]]
     return {"table": table_of(rows), "rows": len(rows)}
 
 
@@ -299,14 +309,17 @@ def _dates(runs: pd.DataFrame) -> str:
 
 
 def _machines(runs: pd.DataFrame) -> list[list[tuple[str, str]]]:
-    """What the runs ran on: one list of facts for each distinct machine and software."""
+    """What the runs ran on: one list of facts for each distinct machine and software.
+
+    Runs that know less (one process loads no MPI) are not another machine.
+    """
     known = runs[runs["cpu"].notna()]
     found = []
     for row in known[list(MACHINE)].drop_duplicates().to_dict("records"):
         if pd.notna(row["memory_bytes"]):
             row["memory_bytes"] = row["memory_bytes"] / 1e9
         found.append([(label, text(row[name])) for name, label in MACHINE.items() if pd.notna(row[name])])
-    return found
+    return [facts for facts in found if not any(set(facts) < set(other) for other in found)]
 
 
 def _calibration(results_dir: Path) -> str:

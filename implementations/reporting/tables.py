@@ -30,7 +30,7 @@ TITLES = {
     "speedup": (
         "Speedup",
         "Measured rows: median of the repeats' training seconds with quartiles. Simulated and projected rows: the time "
-        "model on the named cluster, compared with runs on the same cluster. Each row names what it is compared with; a dash "
+        "model on the named cluster, against runs on the same cluster. Each row names what it is compared with; a dash "
         "stands where no such run was part of the experiment.",
     ),
     "time_split": (

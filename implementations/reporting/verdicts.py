@@ -38,7 +38,11 @@ VERDICTS = (
 )  # fmt: skip
 
 
-BLIND = "a blind projection from datasheets: the disagreement speaks of the model, or of losses that are not communication"
+# why a projection that fails says less about the paper than about itself
+BLIND = (
+    "a blind projection from datasheets: the disagreement speaks of the model, "
+    "or of losses that are not communication"
+)
 
 
 @dataclass(frozen=True)
@@ -479,7 +483,7 @@ def _span(low: float, high: float) -> str:
     if np.isinf(high):
         return f"at least {low:.4g}"
     # three digits of the larger end, more where the ends would look alike
-    scale = max(abs(low), abs(high), 1e-12)
+    scale = max(abs(low), abs(high)) or 1.0
     digits = 2 - int(np.floor(np.log10(scale)))
     if high > low:
         digits = max(digits, 1 - int(np.floor(np.log10(high - low))))

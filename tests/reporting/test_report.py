@@ -1,13 +1,16 @@
 import io
+import json
 import re
 from html.parser import HTMLParser
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from markupsafe import escape
 
 from implementations.reporting import figures, html, make_report, make_tables, summarise
 from implementations.reporting.columns import to_table
+from implementations.reporting.verdicts import COLUMNS
 from tests.reporting import synthetic
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -74,9 +77,9 @@ def test_the_page_can_be_read_aloud(made):
     assert page.headings[0] == 1 and page.headings.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
     drawings = [attributes for tag, attributes in page.tags if tag == "svg"]
-    assert len(drawings) == 10
+    assert len(drawings) == 11
     assert all(drawing["role"] == "img" and drawing["aria-labelledby"] in page.ids for drawing in drawings)
-    assert all(attributes.get("scope") == "col" for tag, attributes in page.tags if tag == "th")
+    assert all(attributes.get("scope") in ("col", "rowgroup") for tag, attributes in page.tags if tag == "th")
     assert "model averaging, measured: 1.61 x at 4 workers" in made.source
 
 
@@ -91,6 +94,128 @@ def test_claims_come_first_and_each_has_verdict_and_command(made):
     assert "needs the speech task" in source and "snakemake --cores all averaging" in source
 
 
+def lines_of_claim(source, claim_id):
+    """The cells of a claim's lines."""
+    body = next(
+        body
+        for body in re.findall(r"<tbody>.*?</tbody>", source, re.DOTALL)
+        if f"<code>{claim_id}</code>" in body
+    )
+    rows = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows[1:]]
+    return body, [[re.sub("<[^>]+>", "", cell).replace("\xa0", " ") for cell in row] for row in cells]
+
+
+def test_a_claim_is_stated_once_with_a_line_for_each_number(made):
+    claims = pd.read_parquet(made.folder / "reports/tables/claims.parquet")
+    judged = claims[~claims["verdict"].isin(["not run", "not comparable here"])]
+    assert {name.split("/")[0] for name in judged["claim_id"]}
+    for claim_id, rows in judged.groupby(judged["claim_id"].str.split("/").str[0]):
+        body, lines = lines_of_claim(made.source, claim_id)
+        assert body.count(str(escape(rows["statement"].iloc[0]))) == 1
+        assert [line[4] for line in lines] == list(rows["evidence"])
+        assert [line[5].split(" ", 1)[1] for line in lines] == list(rows["verdict"])
+    waiting = claims[claims["verdict"] == "not run"]
+    for claim_id, rows in waiting.groupby(waiting["claim_id"].str.split("/").str[0]):
+        assert made.source.count(f"<code>{claim_id}</code>") == 1
+        assert (
+            len(rows) == 1
+            or f"({len(rows)} numbers) <small>{rows['paper'].iloc[0]}, <code>{claim_id}<" in made.source
+        )
+
+
+def test_a_claims_line_names_its_condition_and_rounds_its_numbers(tmp_path):
+    row = dict.fromkeys(COLUMNS) | {
+        "claim_id": "c/avg-speedup-w16-k10", "paper": "averaging", "source": "Table.", "statement": "It is.",
+        "published": "9.32", "unit": "x", "ours": 15.121089, "ci_low": 14.90001, "ci_high": 15.5,
+        "evidence": "projected", "verdict": "not reproduced", "reason": "range of 3; allowed 7.9 to 10.7; blind",
+        "command": "go",
+    }  # fmt: skip
+    other = {
+        "claim_id": "c/avg-speedup-w16-k20",
+        "published": "10.07",
+        "ours": 0.5,
+        "ci_low": 0.5,
+        "ci_high": 0.5,
+    }
+    alone = {
+        "claim_id": "d",
+        "ours": 0.00527,
+        "unit": "step of loss",
+        "published": None,
+        "evidence": "measured",
+    }
+    table = pd.DataFrame([row, row | other | {"reason": "single value; blind"}, row | alone])
+    (tmp_path / "tables").mkdir()
+    table.to_parquet(tmp_path / "tables/claims.parquet")
+    source = make_report(tmp_path, tmp_path).read_text(encoding="utf-8")
+    body, lines = lines_of_claim(source, "c")
+    assert lines == [
+        ["16 workers, K=10", "9.32 x", "15.1 x", "14.9 to 15.5", "projected", "\u00d7 not reproduced",
+         "range of 3; allowed 7.9 to 10.7"],
+        ["16 workers, K=20", "10.07 x", "0.500 x", "-", "projected", "\u00d7 not reproduced", "single value"],
+    ]  # fmt: skip
+    assert "All lines: blind." in body and "averaging: Table. <code>" in body
+    assert lines_of_claim(source, "d")[1][0][1:3] == ["-", "0.00527step of loss"]
+    assert "3 (2 projected)" in source
+
+
+def bench(**given):
+    row = {"benchmark": "end_to_end", "name": "small net", "ranks": 2, "ours_s": 0.25, "reference_s": 0.5, "ratio": 2.0,
+           "ratio_low": 1.9, "ratio_high": 2.1, "goal": 1.5}  # fmt: skip
+    return row | given
+
+
+def test_benchmarks_are_shown_where_they_were_run(tmp_path):
+    rows = [
+        bench(),
+        bench(name="slow", ratio=1.2),
+        bench(name="upper", at_most=True),
+        bench(name="free", goal=None),
+    ]
+    del rows[2]["ranks"]
+    (tmp_path / "bench.json").write_text(json.dumps(rows))
+    source = make_report(tmp_path, tmp_path).read_text(encoding="utf-8")
+    Page(source)
+    section = source[source.index('id="benchmarks"') : source.index('id="machine"')]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", section)[1:]]
+    assert cells[0] == [
+        "end to end",
+        "small net",
+        "2",
+        "250",
+        "500",
+        "2.00",
+        "1.90",
+        "2.10",
+        "at least 1.5",
+        "yes",
+    ]
+    assert [row[-1] for row in cells] == ["yes", "no", "no", "-"]
+    assert cells[2][2] == "-" and cells[2][-2] == "at most 1.5"
+    assert "measured" in section
+
+
+def test_without_benchmarks_nothing_is_said_of_them(made):
+    assert "benchmarks" not in made.source and "bench.json" not in made.source
+
+
+@pytest.mark.parametrize("content", ["{", "3", '[{"ratio": "fast"}]', '["row"]', "[3]"])
+def test_damaged_benchmarks_are_named(tmp_path, content):
+    (tmp_path / "bench.json").write_text(content)
+    source = make_report(tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert "bench.json cannot be read" in source and 'id="benchmarks"' not in source
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(None, "-"), (1.9049, "1.90"), (15.121, "15.1"), (143.39, "143"), (0, "0"), (0.00380, "0.00380"), (9.996, "10.0"),
+     (54321.0, "54,300"), (-3.7, "-3.70"), (float("inf"), "never"), (1e-9, "1e-09"), (2.5e6, "2,500,000")],
+)  # fmt: skip
+def test_numbers_beside_published_ones_have_three_digits(value, shown):
+    assert html.brief(value) == shown
+
+
 def test_failures_show_reason_log_and_its_tail_escaped(made):
     source = made.source
     assert "rank 3 died: MemoryError" in source and "over the limit of 600 s" in source
@@ -103,6 +228,18 @@ def test_machine_config_and_counts_are_told(made):
         assert part in source
     assert "experiments/speedup.yaml" in source and "tier: default" in source
     assert "Not all inputs were there" not in source
+
+
+def test_a_run_without_mpi_is_not_another_machine(tmp_path):
+    rows = [
+        synthetic.record(),
+        synthetic.record(seed=1, mpi=None),
+        synthetic.record(seed=2, cpu="Other CPU", mpi=None),
+    ]
+    pq.write_table(to_table(rows), tmp_path / "runs.parquet")
+    source = make_report(tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert source.count('<dl class="facts">') == 2
+    assert source.count("<dd>Example CPU</dd>") == source.count("<dd>Other CPU</dd>") == 1
 
 
 def test_it_fits_phones_and_paper(made):

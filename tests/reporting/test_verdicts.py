@@ -113,6 +113,22 @@ def published_claim(holds_as="consistent (projected)", tolerance=0.15, ids=("avg
                  value="speedup_best_sequential", match=["workers", "sync_period"])  # fmt: skip
 
 
+def test_a_projection_that_fails_says_what_it_is():
+    row = only(judged(published_claim(), [], projections(15.1)))
+    assert (row["verdict"], row["ours"]) == ("not reproduced", 15.1)
+    assert row["reason"].startswith("single value; allowed 7.9 to 10.7; a blind projection from datasheets")
+    assert "blind" not in only(judged(published_claim(), [], projections()))["reason"]
+
+
+@pytest.mark.parametrize(
+    "low, high, told",
+    [(1.1815, 1.5985, "1.18 to 1.60"), (155.89, 210.91, "156 to 211"), (0.999, 1.001, "0.9990 to 1.0010"),
+     (-0.5, 0.5, "-0.500 to 0.500"), (2, 2, "2.00 to 2.00"), (0, 0, "0.00 to 0.00")],
+)  # fmt: skip
+def test_allowed_regions_are_told_in_few_digits(low, high, told):
+    assert verdicts._span(low, high) == told
+
+
 def test_a_projection_near_the_published_number_is_consistent():
     row = only(judged(published_claim(), [], projections()))
     assert (row["verdict"], row["evidence"]) == ("consistent (projected)", "projected")

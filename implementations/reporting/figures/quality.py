@@ -192,7 +192,7 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
             f"Evidence: {', '.join(kinds) or 'none yet'}; {workers} workers. Bytes of the whole training are counted "
             "by the ledger; the line is the closed form, which was predicted before the run: 2 (m - 1) / m times the "
             "parameters' bytes for each average of m workers, one at the end of each epoch included. Quality: mean "
-            "over seeds, bars are their range. Gradients are exchanged at every step, so they stand (a little apart) at K=1. "
+            "over seeds, bars are their range. Gradients are exchanged at every step: K=1 (drawn a little apart). "
             + configurations(data)
         ),
         alt="; ".join(

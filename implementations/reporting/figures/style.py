@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -211,8 +212,7 @@ def legend_below(figure: Figure, axes: Axes | list[Axes], most_columns: int = 3)
 def _columns(texts: list[str], figure: Figure, most: int) -> int:
     """How many columns of such entries a figure has room for."""
     for columns in range(min(most, len(texts)), 1, -1):
-        rows = -(-len(texts) // columns)
-        longest = [max(map(len, texts[i : i + rows])) for i in range(0, len(texts), rows)]
+        longest = [max(map(len, part)) for part in np.array_split(np.array(texts, dtype=object), columns)]
         # a letter of the house font is about 0.56 of its size wide; the handle and gaps take 0.65 inches
         if sum(0.65 + length * 0.56 * SMALLEST_FONT / 72 for length in longest) <= figure.get_figwidth():
             return columns
@@ -237,6 +237,9 @@ def save(drawn: Drawn, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     files = {kind: folder / f"{drawn.name}.{kind}" for kind in ("svg", "png", "csv")}
     with matplotlib.rc_context(RC):
+        # laid out once, so that both pictures agree
+        drawn.figure.draw_without_rendering()
+        drawn.figure.set_layout_engine("none")
         svg = io.BytesIO()
         # no date and no version: the bytes depend on the data alone
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
