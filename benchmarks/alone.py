@@ -43,8 +43,7 @@ def point_of(method: str, workers: int, hidden: list[int], evidence: str = "simu
     )
 
 
-def train_s(point: Point) -> float:
-    """Training seconds of a run through the harness, evaluation aside."""
+def _warm_run(point: Point) -> Run:
     run = Run(
         point,
         lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
@@ -54,6 +53,12 @@ def train_s(point: Point) -> float:
         "benchmark",
     )
     run.warm_up()
+    return run
+
+
+def train_s(point: Point) -> float:
+    """Training seconds of a run through the harness, evaluation aside."""
+    run = _warm_run(point)
     run.start_clock()
     run.train(lambda done, total: None)
     return run.clock.training_s
@@ -94,15 +99,7 @@ def harness() -> list[dict[str, Any]]:
 
 
 def _bare_s(point: Point) -> float:
-    run = Run(
-        point,
-        lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
-        RESULTS,
-        1,
-        Clock(),
-        "benchmark",
-    )
-    run.warm_up()
+    run = _warm_run(point)
     net, shards = run.net, run.training._shards
     optimizer = run.training.optimizer(point.lr)
     began = time.perf_counter()

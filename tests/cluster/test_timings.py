@@ -103,6 +103,7 @@ def test_speedups_name_their_bases(tmp_path, cluster):
         run("avg-1-s1", tmp_path, seed=1), run("avg-1-s2", tmp_path, seed=2),
         run("avg-4-s2", tmp_path, workers=4, steps=25, seed=2),
         run("avg-4-other-k", tmp_path, workers=4, steps=25, period=5),
+        run("avg-4-other-epochs", tmp_path, workers=4, steps=25, epochs=3),
         run("seq", tmp_path, method="sequential"), run("seq-2t", tmp_path, method="sequential", threads_per_worker=2),
     ])  # fmt: skip
     fast = [row | {"threads": 2, "step_s": row["step_s"] / 1.6} for row in steps_table()]
@@ -113,8 +114,10 @@ def test_speedups_name_their_bases(tmp_path, cluster):
     assert row["speedup_same_code"] == pytest.approx(table.loc["avg-1-s2", "train_s"] / row["train_s"])
     assert row["best_sequential_run_id"] == "seq-2t"
     assert row["speedup_best_sequential"] == pytest.approx(table.loc["seq-2t", "train_s"] / row["train_s"])
-    assert math.isnan(table.loc["avg-4-other-k", "speedup_same_code"])
-    assert table.loc["avg-4-other-k", "same_code_run_id"] is None
+    # one worker averages nothing, so it serves every K
+    assert table.loc["avg-4-other-k", "same_code_run_id"] == "avg-1-s1"
+    assert math.isnan(table.loc["avg-4-other-epochs", "speedup_same_code"])
+    assert table.loc["avg-4-other-epochs", "same_code_run_id"] is None
     assert table.loc["seq", "speedup_same_code"] == pytest.approx(1)
     assert table.loc["seq-2t", "speedup_best_sequential"] == pytest.approx(1)
 
