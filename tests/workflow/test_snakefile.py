@@ -111,7 +111,7 @@ def test_what_is_run_again(world):
     assert second.returncode == 0, second.stdout
     assert world.trained() == []
     assert world.report.stat().st_mtime_ns > before, "the report is made again"
-    assert not {"run", "prepare", "calibrate"} & set(world.jobs())
+    assert not {"run", "run_measured", "prepare", "calibrate"} & set(world.jobs())
 
     world.append(method, "\nCHANGED = True\n")
     assert world.jobs()["run"] == 1
@@ -120,7 +120,7 @@ def test_what_is_run_again(world):
     trained = world.trained()
     assert len(trained) == 2
     assert methods_of(trained) == {"averaging"}
-    assert "run" not in world.jobs()
+    assert not {"run", "run_measured"} & set(world.jobs())
 
     world.change(
         "config/experiments/tiny.yaml",
@@ -153,7 +153,7 @@ def test_a_failed_point_stops_nothing_and_is_tried_again(world):
     third = world.start()
     assert third.returncode == 0, third.stdout
     assert len(world.trained()) == 2
-    assert "run" not in world.jobs()
+    assert not {"run", "run_measured"} & set(world.jobs())
 
     shutil.rmtree(next((world.folder / "results/runs").glob("averaging*")))
     assert world.start().returncode == 0
@@ -233,7 +233,8 @@ def test_what_a_dry_run_says(world):
     assert ["method", "measured", "simulated", "points"] in lines
     assert ["averaging", "0", "2", "2"] in lines
     assert ["data_parallel", "2", "2", "4"] in lines
-    assert ["run", "4"] in lines
+    assert ["run", "2"] in lines
+    assert ["run_measured", "2"] in lines
     assert not (world.folder / "results/runs").exists()
 
     smoke = world.start("-n", "smoke")
