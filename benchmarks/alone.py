@@ -48,7 +48,6 @@ def _warm_run(point: Point) -> Run:
         point,
         lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
         RESULTS,
-        1,
         Clock(),
         "benchmark",
     )

@@ -96,7 +96,7 @@ def _point(method: str, hidden: list[int], steps: int) -> Point:
 
 
 def _run(point: Point) -> Run:
-    return Run(point, lambda ledger: MpiCommunicator(ledger, WORLD), RESULTS, 1, Clock(), "benchmark")
+    return Run(point, lambda ledger: MpiCommunicator(ledger, WORLD), RESULTS, Clock(), "benchmark")
 
 
 def _ours(point: Point) -> float:

@@ -28,6 +28,9 @@ ROOT = Path(__file__).parents[1]
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; a user's mistake ends in one message and exit code 2."""
     args = _parser().parse_args(arguments)
+    for option, file in getattr(args, "in_results", {}).items():
+        if getattr(args, option) is None:
+            setattr(args, option, args.results / file)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -90,7 +93,10 @@ def _run(args: argparse.Namespace) -> None:
     settings = _settings(args)
     batch = next((batch for batch in settings.batches if batch.id == args.batch), None)
     if batch is None:
-        raise UserError(f"{args.configfile} has no batch {args.batch!r}; see `points --configfile`")
+        some = ", ".join(batch.id for batch in settings.batches[:3])
+        raise UserError(
+            f"{args.configfile} has no batch {args.batch!r}; it has {len(settings.batches)}: {some}, ..."
+        )
     wanted = set(batch.run_ids)
     points = [point for point in settings.points if point.run_id in wanted]
     bar = Bar()
@@ -131,14 +137,24 @@ def _train_values(args: argparse.Namespace) -> dict[str, Any]:
         "dataset": args.dataset,
         "workers": args.workers,
         "evidence": args.evidence,
-        "model": {"name": args.model, "hidden": [int(width) for width in args.hidden.split(",") if width]},
+        "model": {"name": args.model, "hidden": _widths(args.hidden)},
     }
     for item in args.set:
-        key, found, value = item.partition("=")
-        if not found:
+        key, _, value = item.partition("=")
+        if not key or not value:
             raise UserError(f"--set {item}: write KEY=VALUE, as in --set sync_period=5")
-        values[key] = yaml.safe_load(value)
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {item}: the value is not YAML ({error.problem})") from error
     return values
+
+
+def _widths(text: str) -> list[int]:
+    try:
+        return [int(width) for width in text.split(",") if width]
+    except ValueError as error:
+        raise UserError(f"--hidden {text}: write whole numbers with commas between, as in 256,256") from error
 
 
 def _collect(args: argparse.Namespace) -> None:
@@ -209,13 +225,25 @@ def _settings(args: argparse.Namespace) -> Any:
     from implementations import config
 
     settings = config.load(args.configfile)
-    return config.select(settings, args.paper) if getattr(args, "paper", None) else settings
+    if not getattr(args, "paper", None):
+        return settings
+    settings = config.select(settings, args.paper)
+    if not settings.points and not settings.projected:
+        raise UserError(f"--paper {args.paper}: {args.configfile} has no points of it")
+    return settings
 
 
 def _job(args: argparse.Namespace, settings: Any) -> Any:
     from implementations.run import Job
 
-    return Job(args.results, settings.master_seed, settings.launcher, settings.grace_s)
+    return Job(args.results, settings.launcher, settings.grace_s)
+
+
+def _lies_in_results(parser: argparse.ArgumentParser, **files: str) -> None:
+    """Options whose files lie in the folder of ``--results`` unless they are given."""
+    for option, file in files.items():
+        parser.add_argument(f"--{option}", type=Path, help=f"{file} in the folder of results, unless given")
+    parser.set_defaults(in_results=files)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -243,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     verb("points", _points, "print the points of a tier by method and evidence")
 
     calibrate = verb("calibrate", _calibrate, "measure this machine: step time, collectives; takes it alone")
-    calibrate.add_argument("--out", type=Path, default=Path("results/calibration/this-host.yaml"))
+    _lies_in_results(calibrate, out="calibration/this-host.yaml")
     calibrate.add_argument("--quick", action="store_true", help="fewer sizes and repeats, about 10 s")
 
     run = verb("run", _run, "run the points of a batch that have no valid record")
@@ -260,11 +288,10 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key")
 
     collect = verb("collect", _collect, "gather records into one table")
-    collect.add_argument("--out", type=Path, default=Path("results/runs.parquet"))
+    _lies_in_results(collect, out="runs.parquet")
 
     timings = verb("timings", _timings, "predict the time of every trace on every cluster file")
-    timings.add_argument("--runs", type=Path, default=Path("results/runs.parquet"))
-    timings.add_argument("--out", type=Path, default=Path("results/timings.parquet"))
+    _lies_in_results(timings, runs="runs.parquet", out="timings.parquet")
 
     for name, function, out, help in (
         ("claims", _claims, "reports/tables/claims.csv", "compare with the published numbers"),
@@ -272,8 +299,7 @@ def _parser() -> argparse.ArgumentParser:
         ("figures", _figures, "reports/figures", "draw the figures"),
     ):
         step = verb(name, function, help)
-        step.add_argument("--runs", type=Path, default=Path("results/runs.parquet"))
-        step.add_argument("--timings", type=Path, default=Path("results/timings.parquet"))
+        _lies_in_results(step, runs="runs.parquet", timings="timings.parquet")
         step.add_argument("--out", type=Path, default=Path(out))
         if name == "figures":
             help = "also copy the project's headline figure into this folder"

@@ -42,7 +42,6 @@ def run_point(
     point: Point,
     communicator: Callable[[Ledger], Communicator],
     results: Path,
-    master_seed: int,
     report_progress: ReportProgress = lambda done, total: None,
     code_hash: str = "",
 ) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def run_point(
     """
     began = time.perf_counter()
     clock = Clock()
-    run = Run(point, communicator, results, master_seed, clock, code_hash)
+    run = Run(point, communicator, results, clock, code_hash)
     run.resume()
     run.warm_up()
     setup_s = time.perf_counter() - began
@@ -80,7 +79,6 @@ class Run:
         point: Point,
         communicator: Callable[[Ledger], Communicator],
         results: Path,
-        master_seed: int,
         clock: Clock,
         code_hash: str,
     ) -> None:
@@ -96,7 +94,7 @@ class Run:
             wanted *= point.workers
         self.dataset = loading.load(point.dataset, results, data_size=wanted)
         self.data_size = self.dataset.sizes["train"]
-        order = Order(self.data_size, point.workers, point.minibatch, point.sharding, master_seed, point.seed)
+        order = Order(self.data_size, point.workers, point.minibatch, point.sharding, point.seed)
         if order.steps_per_epoch == 0:
             raise UserError(
                 f"minibatch {point.minibatch}: each of {point.workers} workers has only {order.per_worker} "
@@ -107,7 +105,7 @@ class Run:
             self.dataset.features,
             self.dataset.classes,
             len(self.comm.hosted),
-            torch_stream(master_seed, point.seed, "init"),
+            torch_stream(point.seed, "init"),
         )
         shards = Shards(self.dataset, order, self.comm.hosted)
         settings = self.method.settings(point)
@@ -122,7 +120,7 @@ class Run:
         self.resumed = False
         self._valid = self._share(self.dataset.tensors("valid"))
         # Python's and torch's global generators belong to the point too, whatever ran in this process before.
-        torch.manual_seed(derive(master_seed, point.seed, "global"))
+        torch.manual_seed(derive(point.seed, "global"))
 
     # Preparation, off the clock
 
@@ -135,7 +133,7 @@ class Run:
             return
         self.step, self.resumed = state["step"], True
         self.training.restore(state["training"], self.step)
-        self.clock.restore(state["clock"])
+        self._saved_clock = state["clock"]
         self.ledger.restore(state["ledger"])
         self.loss_sum, self.train_loss = state["loss_sum"], state["train_loss"]
         self.curve = state["curve"]
@@ -153,7 +151,7 @@ class Run:
         """All processes start together."""
         self._agree_barrier()
         if self.resumed:
-            self.clock.restore(self.clock.snapshot())
+            self.clock.restore(self._saved_clock)
         else:
             self.clock.restart()
             with self.clock("eval"):
@@ -175,16 +173,17 @@ class Run:
                 self.step = progress.step
                 self.loss_sum += progress.loss
                 epoch_ends = self.step % steps_per_epoch == 0
+                if epoch_ends and not progress.synced:
+                    raise RuntimeError(f"{self.method.name}: workers are not in step at the end of an epoch")
             if epoch_ends:
                 with clock("eval"):
                     self.train_loss = self._mean_train_loss(steps_per_epoch)
+                    self._check_finite(self.train_loss)
                     self._evaluate(epoch=self.step // steps_per_epoch)
             if self.step >= next_pulse or epoch_ends:
                 with clock("other"):
-                    now = clock.training_s
-                    loss, elapsed = self._pulse(now)
-                    if not math.isfinite(loss):
-                        raise Diverged(f"the training loss was not finite at step {self.step}")
+                    loss, elapsed = self._pulse(clock.training_s)
+                    self._check_finite(loss)
                     step_s = elapsed / self.step
                     pulse_steps = min(max(1, int(PULSE_S / step_s)), 2 * pulse_steps)
                     next_pulse = self.step + pulse_steps
@@ -192,6 +191,11 @@ class Run:
                     if elapsed - saved_at >= self.point.checkpoint_s and self.step < self.total_steps:
                         saved_at = elapsed
                         self.save()
+
+    def _check_finite(self, loss: float) -> None:
+        """``loss`` is one that all processes have agreed on, so all of them stop or none."""
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss was not finite at step {self.step}")
 
     def _pulse(self, now: float) -> tuple[float, float]:
         """What all processes must agree on: the sum of losses, and the slowest one's training seconds."""
@@ -290,12 +294,9 @@ class Run:
             "samples": samples,
             "target_reached": None if self.point.target_value is None else reached is not None,
             "bytes_to_target": reached and reached["sent_bytes_total"],
-            "payload_bytes": self.ledger.payload_bytes,
-            "sent_bytes_total": self.ledger.sent_bytes_total,
-            "sent_bytes_max_worker": self.ledger.sent_bytes_max_worker,
+            **self.comm.world_totals(),
             "sent_bytes_predicted": volume.sent_bytes_total,
             "paper_bytes": volume.paper_bytes,
-            "messages": self.ledger.messages,
             "state_bytes_per_worker": self.training.state_bytes_per_worker,
             "train_loss": float(self.train_loss),
             "valid_accuracy": self.curve[-1]["valid_accuracy"],

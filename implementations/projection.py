@@ -68,7 +68,7 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
     samples = point.data_size or sizes["train"]
     if point.scaling == "weak" and point.data_size:
         samples *= point.workers
-    order = Order(samples, point.workers, point.minibatch, point.sharding, 0, point.seed)
+    order = Order(samples, point.workers, point.minibatch, point.sharding, point.seed)
     ledger = Ledger(Clock())
     features = int(np.prod(sizes["input_shape"]))
     with torch.device("meta"):

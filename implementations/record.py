@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -95,11 +96,16 @@ def next_attempt(results: Path, run_id: str) -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is seen whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file so that it is seen whole or not at all. UserError names it when the disk does not take it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ import psutil
 from implementations import record
 from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.codehash import code_hash
-from implementations.data.summary import read_summary
+from implementations.data.summary import find_fault, read_summary
 from implementations.errors import UserError
 from implementations.point import Point
 from implementations.progress import Bar
@@ -41,7 +41,6 @@ class Job:
     """Settings that all points of a call share."""
 
     results: Path
-    master_seed: int
     launcher: dict[str, Any]
     grace_s: float = 15.0  # past a point's time limit, before its processes are ended
 
@@ -71,7 +70,8 @@ def _finished(point: Point, results: Path) -> bool:
         return False
     if values["status"] not in record.FINISHED or values["code_hash"] != point_code_hash(point):
         return False
-    if values["data_hash"] != read_summary(results / "data" / point.dataset)["data_hash"]:
+    folder = results / "data" / point.dataset
+    if find_fault(folder) or values["data_hash"] != read_summary(folder)["data_hash"]:
         return False
     if values["experiments"] != list(point.experiments):
         record.write(results, values | {"experiments": list(point.experiments)})
@@ -102,7 +102,7 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         return _record_all(points, entries, job, "failed", str(error))
     with tempfile.TemporaryDirectory(prefix="paratrain-") as folder:
         job_file = Path(folder, "job.json")
-        values = {"results": str(job.results), "master_seed": job.master_seed, "points": entries}
+        values = {"results": str(job.results), "points": entries}
         job_file.write_text(json.dumps(values))
         log = record.log_path(job.results, first.run_id)
         log.parent.mkdir(parents=True, exist_ok=True)

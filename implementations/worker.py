@@ -46,7 +46,7 @@ def main(job_path: str) -> int:
         if rank == 0:
             _mark_started(results, point)
         try:
-            values = _train(point, entry["code_hash"], job["master_seed"], results, mpi)
+            values = _train(point, entry["code_hash"], results, mpi)
         except BaseException as error:  # a rank must end the others, whatever happened to it
             _fail(results, point, rank, error, mpi)
             raise
@@ -55,13 +55,13 @@ def main(job_path: str) -> int:
     return 0
 
 
-def _train(point: Point, code_hash: str, master_seed: int, results: Path, mpi: Any) -> dict[str, Any]:
+def _train(point: Point, code_hash: str, results: Path, mpi: Any) -> dict[str, Any]:
     from implementations.harness import run_point
 
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     print(f"{started_at} {point.run_id}: {json.dumps(point.identity())}", flush=True)
     reporter = _ProgressFile(results / "runs" / point.run_id / "progress.json")
-    values = run_point(point, _communicator(point, mpi), results, master_seed, reporter, code_hash)
+    values = run_point(point, _communicator(point, mpi), results, reporter, code_hash)
     print(f"{point.run_id}: {values['status']}", json.dumps(values, default=str), flush=True)
     return values | {"started_at": started_at}
 
@@ -107,13 +107,14 @@ def _fail(results: Path, point: Point, rank: int, error: BaseException, mpi: Any
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     if not isinstance(error, UserError):
         traceback.print_exc()
-    print(f"rank {rank}: {reason}", file=sys.stderr, flush=True)
-    failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
-    record.write_text(failure_path(results, point.run_id), failure)
-    sys.stdout.flush()
-    if mpi and mpi.COMM_WORLD.size > 1:
-        mpi.COMM_WORLD.Abort(1)
-    os._exit(1)
+    try:  # a full disk may be the reason: whatever fails here, the other ranks must not wait
+        print(f"rank {rank}: {reason}", file=sys.stderr, flush=True)
+        failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
+        record.write_text(failure_path(results, point.run_id), failure)
+    finally:
+        if mpi and mpi.COMM_WORLD.size > 1:
+            mpi.COMM_WORLD.Abort(1)
+        os._exit(1)
 
 
 def failure_path(results: Path, run_id: str) -> Path:

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 from rich.console import Console
-from training_runs import MASTER_SEED, point_of
+from training_runs import point_of
 
 from implementations import record
 from implementations.progress import Bar
@@ -26,7 +26,7 @@ ENDLESS = 10**6  # epochs
 def job(results, tmp_path):
     """Records of its own, the prepared data of all."""
     (tmp_path / "data").symlink_to(results / "data")
-    return Job(tmp_path, MASTER_SEED, {"command": "auto", "args": []}, grace_s=1.0)
+    return Job(tmp_path, {"command": "auto", "args": []}, grace_s=1.0)
 
 
 def run(points, job):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from implementations.cluster.simulated import SimulatedCommunicator
 from implementations.harness import Run
 from implementations.point import Point
 
-MASTER_SEED = 11
 METHODS = sorted(registry.load())
 
 
@@ -36,8 +36,9 @@ def point_of(method: str, workers: int = 1, **changes: Any) -> Point:
 def trained(point: Point, results: Path, communicator: Any = None, **options: Any) -> Run:
     """The run of a point after training, without record or files."""
     make = communicator or (lambda ledger: SimulatedCommunicator(point.workers, ledger, None))
-    run = Run(point, make, results, MASTER_SEED, Clock(), "")
+    run = options.get("kind", Run)(point, make, results, Clock(), "")
     run.resume()
+    time.sleep(options.get("pause_s", 0))
     run.warm_up()
     run.start_clock()
     run.train(options.get("report_progress", lambda done, total: None))

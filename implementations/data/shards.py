@@ -17,26 +17,26 @@ class Order:
     """
 
     def __init__(
-        self, samples: int, workers: int, minibatch: int, sharding: str, master: int, seed: int
+        self, samples: int, workers: int, minibatch: int, sharding: str, seed: int
     ) -> None:
         self.per_worker = samples // workers
         self.steps_per_epoch = self.per_worker // minibatch
         self.samples, self.workers, self.minibatch = samples, workers, minibatch
-        self.sharding, self._names = sharding, (master, seed)
+        self.sharding, self._seed = sharding, seed
 
     def shard(self, worker: int) -> np.ndarray:
         """Sorted indices of the samples a worker can ever see."""
         if self.sharding == "reshuffled":
             return np.arange(self.samples)
-        dealt = numpy_stream(*self._names, "shards").permutation(self.samples)
+        dealt = numpy_stream(self._seed, "shards").permutation(self.samples)
         return np.sort(dealt[worker * self.per_worker : (worker + 1) * self.per_worker])
 
     def epoch(self, epoch: int, worker: int) -> np.ndarray:
         """Positions in the worker's shard, (steps, minibatch), for epoch 1, 2, ..."""
         steps, minibatch = self.steps_per_epoch, self.minibatch
         if self.sharding == "static":
-            order = numpy_stream(*self._names, "order", epoch, worker).permutation(self.per_worker)
+            order = numpy_stream(self._seed, "order", epoch, worker).permutation(self.per_worker)
             return order[: steps * minibatch].reshape(steps, minibatch)
-        order = numpy_stream(*self._names, "order", epoch).permutation(self.samples)
+        order = numpy_stream(self._seed, "order", epoch).permutation(self.samples)
         used = order[: steps * self.workers * minibatch]
         return used.reshape(steps, self.workers, minibatch)[:, worker]

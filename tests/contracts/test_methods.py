@@ -8,11 +8,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from training_runs import MASTER_SEED, METHODS, point_of, trained
+from training_runs import METHODS, point_of, trained
 
 from implementations import registry
 from implementations.cluster.simulated import SimulatedCommunicator
-from implementations.harness import run_point
+from implementations.errors import Diverged
+from implementations.harness import Run, run_point
 
 MANY = [name for name in METHODS if not registry.get(name).one_worker_only]
 
@@ -80,9 +81,10 @@ def test_a_killed_run_resumes_to_the_same_result(method, killed_at, results, tmp
 
     with pytest.raises(Killed):
         trained(point, results, report_progress=kill)
-    resumed = trained(point, results)
+    resumed = trained(point, results, pause_s=0.2)
     resumed.checkpoints.clear()
-    assert resumed.resumed or killed_at == 1
+    assert resumed.resumed
+    assert resumed.columns()["host_wall_s"] > 0 and resumed._uncovered_s < 0.1  # set-up is off the clock
     assert torch.equal(resumed.net.theta_wp, straight.net.theta_wp)
     timeless = [{k: v for k, v in row.items() if k != "train_s"} for row in resumed.curve]
     assert str(timeless) == str([{k: v for k, v in row.items() if k != "train_s"} for row in straight.curve])
@@ -105,12 +107,35 @@ def test_training_beats_chance_and_improves(method, results):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loss_that_is_not_finite_ends_as_diverged(method, results):
     point = point_of(method, 1 if method not in MANY else 2, lr=1e30)
-    values = run_point(
-        point, lambda ledger: SimulatedCommunicator(point.workers, ledger, None), results, MASTER_SEED
-    )
+    values = run_point(point, lambda ledger: SimulatedCommunicator(point.workers, ledger, None), results)
     assert values["status"] == "diverged"
     assert "not finite at step" in values["reason"]
     assert "accuracy" not in values
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loss_that_turns_nan_in_a_later_epoch_ends_as_diverged(method, results):
+    """Epochs are shorter than the time between two pulses, so that only their ends can tell."""
+    workers = 1 if method not in MANY else 2
+    run = trained(point_of(method, workers, epochs=1), results)
+    point = point_of(method, workers, epochs=200)
+    steps = run.step
+
+    def poison(done, total):
+        if done >= 100 * steps and not poisoned:
+            poisoned.append(done)
+            runs[0].net.theta_wp.fill_(float("nan"))
+
+    runs, poisoned = [], []
+
+    class Poisoned(Run):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            runs.append(self)
+
+    with pytest.raises(Diverged, match="not finite at step"):
+        trained(point, results, report_progress=poison, kind=Poisoned)
+    assert runs[0].step <= poisoned[0] + steps
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,7 +15,7 @@ SIZES = {
 
 @given(**SIZES)
 def test_no_sample_is_seen_twice_in_an_epoch(samples, workers, minibatch, sharding, epoch):
-    order = Order(samples, workers, minibatch, sharding, master=1, seed=2)
+    order = Order(samples, workers, minibatch, sharding, seed=2)
     seen = []
     for worker in range(workers):
         rows = order.epoch(epoch, worker)
@@ -29,14 +29,14 @@ def test_no_sample_is_seen_twice_in_an_epoch(samples, workers, minibatch, shardi
 
 @given(workers=st.integers(1, 6), minibatch=st.integers(1, 5), epoch=st.integers(1, 3))
 def test_reshuffled_workers_together_see_the_minibatches_of_one_worker(workers, minibatch, epoch):
-    many = Order(90, workers, minibatch, "reshuffled", 1, 2)
-    one = Order(90, 1, minibatch * workers, "reshuffled", 1, 2)
+    many = Order(90, workers, minibatch, "reshuffled", 2)
+    one = Order(90, 1, minibatch * workers, "reshuffled", 2)
     together = np.concatenate([many.epoch(epoch, worker) for worker in range(workers)], axis=1)
     assert np.array_equal(together, one.epoch(epoch, 0))
 
 
 def test_a_static_shard_stays_and_its_order_changes():
-    order = Order(40, 4, 5, "static", 1, 2)
+    order = Order(40, 4, 5, "static", 2)
     first, second = order.epoch(1, 2), order.epoch(2, 2)
     assert set(first.ravel()) == set(second.ravel()) == set(range(10))
     assert not np.array_equal(first, second)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import MASTER_SEED, point_of, trained
+from training_runs import point_of, trained
 
 RANK = Path(__file__).with_name("torch_rank.py")
 
@@ -21,7 +21,6 @@ def reference(point, results, folder, lr, sync_period=None):
             {
                 "point": point.to_json(),
                 "results": str(results),
-                "master_seed": MASTER_SEED,
                 "folder": str(folder),
                 "sync_period": sync_period,
                 "lr": lr,

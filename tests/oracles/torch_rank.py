@@ -28,7 +28,6 @@ def main(job_path: str, rank: int) -> None:
         point,
         lambda ledger: SimulatedCommunicator(point.workers, ledger, None),
         Path(job["results"]),
-        job["master_seed"],
         Clock(),
         "",
     )
