@@ -72,7 +72,8 @@ def run(
     """Carry ``plan`` out on this worker's ``buffer`` in place; returns the bytes handed to ``swap``.
 
     ``swap(to, outgoing, source, incoming)`` sends one array while it receives another (``NOBODY``: not). ``scratch``
-    holds at least one block. The sum is divided by ``divisor`` where it first becomes complete.
+    holds at least one block; ranges longer than it are sent in several, which the ledger counts as one message of the
+    algorithm. The sum is divided by ``divisor`` where it first becomes complete.
     """
     width = scratch.size
     nothing = buffer[:0]

@@ -16,7 +16,6 @@ On equal links it reduces to the textbook forms, for m workers and n bytes:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,8 +188,3 @@ def _survivors(workers: int) -> np.ndarray:
     """Ranks that take part after folding to a power of two: of the first pairs only the even ones."""
     extra = workers - (1 << (workers.bit_length() - 1))
     return np.concatenate([2 * np.arange(extra), np.arange(2 * extra, workers)])
-
-
-def algorithms() -> Iterable[str]:
-    """Names of the all-reduce algorithms that have a cost."""
-    return _ALLREDUCE.keys()

@@ -386,10 +386,6 @@ class Communicator:
         exact = np.int64 if values.dtype.kind in "iu" else np.float64
         return self._control(values.astype(exact), largest=True)
 
-    def control_any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
-        return bool(self.control_max(np.array([int(flag)]))[0])
-
     def world_totals(self) -> dict[str, int]:
         """The ledger's totals over all workers, complete also after calls of split groups."""
         return self.ledger.totals(self.control_max)

@@ -1,8 +1,9 @@
 """The ledger: every communication of a run by bytes and messages, and the run's trace, at the price of a list append.
 
 Totals are exact integers over the whole world, also where a process sees only its own worker: each call charges every
-member of its group by the closed forms of ``volume``. ``handed_bytes`` counts, apart from that, what this process has
-really given to MPI in point-to-point messages, so that the forms can be checked against it.
+member of its group by the closed forms of ``volume``. Messages are those of the algorithm, not the blocks
+into which a transport cuts large ones. ``handed_bytes`` counts, apart from that, what this process has really given to
+MPI in point-to-point messages, so that the forms can be checked against it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Ledger:
 
     @property
     def messages(self) -> int:
-        """Messages sent by all workers together."""
+        """Messages of the algorithms, sent by all workers together."""
         return int(self._totals()[2].sum())
 
     def totals(self, maximum: Callable[[np.ndarray], np.ndarray] | None = None) -> dict[str, int]:

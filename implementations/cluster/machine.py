@@ -7,7 +7,6 @@ worker r sits on node ``r // devices_per_node``.
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import yaml
 from implementations.cluster import collectives
 from implementations.cluster.collectives import Link
 from implementations.errors import UserError
+from implementations.yamlfile import load_yaml
 
 THIS_HOST = "this-host"
 _CONFIG = Path(__file__).parents[2] / "config"
@@ -86,7 +86,6 @@ class Cluster:
     between_nodes: Link | None = None
     steps: tuple[Step, ...] = ()
     collectives: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def capacity(self) -> int:
@@ -218,9 +217,6 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
             for row in values.get("steps", [])
         ),
         collectives={key: tuple(sorted(rows)) for key, rows in tables.items()},
-        details={
-            key: values[key] for key in ("description", "date", "hardware", "source", "like") if key in values
-        },
     )
 
 
@@ -253,21 +249,19 @@ def _resolve(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = load_yaml(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a cluster file") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path}: is no YAML: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: holds no mapping; see config/schemas/cluster.schema.yaml")
-    if isinstance(values.get("date"), datetime.date):
-        values["date"] = values["date"].isoformat()  # YAML turns an unquoted date into an object
     return values
 
 
 @functools.cache
 def _validator() -> jsonschema.Draft202012Validator:
-    schema = yaml.safe_load((_CONFIG / "schemas" / "cluster.schema.yaml").read_text())
+    schema = load_yaml(_CONFIG / "schemas" / "cluster.schema.yaml")
     return jsonschema.Draft202012Validator(schema)
 
 

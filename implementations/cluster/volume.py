@@ -25,8 +25,9 @@ GB = 10**9
 class Traffic:
     """One call of one operation by a group: bytes and messages of each worker, in the order of the group.
 
-    ``payload_bytes`` is one worker's buffer, the largest where they differ. ``messages`` counts what a worker sends;
-    empty pieces are not sent.
+    ``payload_bytes`` is one worker's buffer, the largest where they differ. ``messages`` counts what a worker sends
+    by the algorithm's own steps: empty pieces are not sent, and a piece is one message, into however many blocks a
+    transport cuts a large one (``algorithms.BLOCK_BYTES``).
     """
 
     payload_bytes: int

@@ -26,7 +26,8 @@ def point_from_arguments(
 ) -> Point:
     """The point with these values: keys of a sweep, and ``evidence``, ``seed``, ``repeat`` and ``paper``.
 
-    What is not given comes from the tier; evidence is measured. UserError with every mistake.
+    What is not given comes from the tier; evidence is measured. A seed is the point's own, as its record has it, to
+    which no master seed is added. UserError with every mistake.
     """
     catalog = catalog or Catalog.installed()
     problems = Problems()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from implementations.config.catalog import Catalog
@@ -83,7 +83,10 @@ def parameters_of_no_method(sweep_drafts: Iterable[Draft], catalog: Catalog, pro
 
 
 def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Problems) -> Point | None:
-    """The draft as a point, or None after reporting why not. ``tier`` gives device, threads and time limit."""
+    """The draft as a point, or None after reporting why not.
+
+    ``tier`` gives device, threads, time limit, and the clusters that a projected point may name.
+    """
     rules = schema("point")["properties"]
     missing = [key for key in _NEEDED if key not in draft.values]
     for key in missing:
@@ -93,6 +96,7 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
     named = [
         _check_name(draft, "method", catalog.methods, "a registered method", problems),
         _check_name(draft, "dataset", catalog.datasets, "a folder of datasets/ with a card.yaml", problems),
+        _check_licence(draft, catalog, problems),
     ]
     values = dict(draft.values)
     if "model" in values:
@@ -133,6 +137,7 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
     for line in complaints:
         _relay(line, draft, problems)
     _check_sizes(point, draft, catalog, problems)
+    _check_network(point, draft, tier.get("clusters", ()), problems)
     return None if complaints else point
 
 
@@ -142,6 +147,24 @@ def _check_name(draft: Draft, key: str, known: Mapping[str, Any], what: str, pro
         return True
     problems.add(draft.place(key), show(name), f"{what}: {known_names(str(name), sorted(known))}")
     return False
+
+
+def _check_licence(draft: Draft, catalog: Catalog, problems: Problems) -> bool:
+    """Training needs data that can be had; a projection only its sizes."""
+    name, evidence = draft.values.get("dataset"), draft.sweep.evidence
+    if evidence == "projected" or name not in catalog.licensed:
+        return True
+    wanted = f"for evidence {evidence}, a data set that can be fetched ({name} is licensed: only projected)"
+    problems.add(draft.place("dataset"), name, wanted)
+    return False
+
+
+def _check_network(point: Point, draft: Draft, clusters: Sequence[str], problems: Problems) -> None:
+    """A projected point is placed on the cluster that its network names, and on no other."""
+    if point.evidence == "projected" and point.network not in clusters:
+        wanted = f"one of the tier's clusters: {known_names(point.network, list(clusters))}"
+        where = draft.places.get("network", draft.sweep.place.at("network"))
+        problems.add(where, point.network, wanted)
 
 
 def _check_model(model: dict[str, Any], place: Place, catalog: Catalog, problems: Problems) -> bool:

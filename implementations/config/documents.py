@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,29 +13,10 @@ import jsonschema
 import yaml
 
 from implementations.config.problems import Place, Problems, listing, show
+from implementations.yamlfile import load_yaml
 
 SCHEMAS = Path(__file__).parents[2] / "config/schemas"
 UNREADABLE: Any = object()
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML's plain types; a repeated key is refused, and 1e-3 is a number as in YAML 1.2."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
 
 
 def _integer(_: Any, value: Any) -> bool:
@@ -59,14 +39,14 @@ _Validator = jsonschema.validators.extend(
 @cache
 def schema(name: str) -> dict[str, Any]:
     """The schema in ``config/schemas/<name>.schema.yaml``."""
-    return yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+    return load_yaml(SCHEMAS / f"{name}.schema.yaml")
 
 
 def read(path: Path, problems: Problems) -> Any:
     """The content of a YAML file; UNREADABLE, and a problem with the line's number, when it cannot be read."""
     place = Place(str(path))
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return load_yaml(path)
     except FileNotFoundError:
         problems.say(place, "no such file")
     except (OSError, UnicodeDecodeError) as error:

@@ -188,6 +188,11 @@ def _check_clusters(names: list[str], configfile: Path, top: Place, problems: Pr
             path = folder / f"{name}.yaml"
             content = read(path, problems)
             like = content.get("like") if isinstance(content, dict) else None
+            own_name = content.get("name", name) if isinstance(content, dict) else name
+            if (
+                own_name != name
+            ):  # tables and projected points find a cluster by the name that it gives itself
+                problems.add(Place(str(path)).at("name"), show(own_name), f"{name}, as the file is called")
             if content is not UNREADABLE:
                 rules = schema("cluster") if like is None else _nothing_required(schema("cluster"))
                 check(content, rules, Place(str(path)), problems)

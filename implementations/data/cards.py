@@ -11,6 +11,7 @@ import jsonschema
 import yaml
 
 from implementations.errors import UserError
+from implementations.yamlfile import load_yaml
 
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
 DATASETS = ROOT / "datasets"
@@ -45,7 +46,7 @@ class Card:
 
     @property
     def files(self) -> tuple[RawFile, ...]:
-        """The raw files; none for data that is computed."""
+        """The raw files; none for data that is computed, nor for data that is licensed and has sources by hand only."""
         return tuple(RawFile(**entry) for entry in self.values["files"])
 
     @property
@@ -66,8 +67,8 @@ def load_card(name: str, datasets_dir: str | Path = DATASETS) -> Card:
     if name not in names(datasets_dir):
         raise UserError(f"no data set {name!r}; there are: {', '.join(names(datasets_dir)) or 'none'}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        values = load_yaml(path)
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path}: not YAML: {error}") from error
     problems = [
         f"{path}: {'.'.join(map(str, error.absolute_path)) or 'card'}: {error.message}"
@@ -82,4 +83,4 @@ def load_card(name: str, datasets_dir: str | Path = DATASETS) -> Card:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(yaml.safe_load(SCHEMA.read_text(encoding="utf-8")))
+    return jsonschema.Draft202012Validator(load_yaml(SCHEMA))

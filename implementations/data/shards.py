@@ -16,9 +16,7 @@ class Order:
     M sees what one worker with minibatch m M sees. The remainder that cannot be dealt evenly is left out.
     """
 
-    def __init__(
-        self, samples: int, workers: int, minibatch: int, sharding: str, seed: int
-    ) -> None:
+    def __init__(self, samples: int, workers: int, minibatch: int, sharding: str, seed: int) -> None:
         self.per_worker = samples // workers
         self.steps_per_epoch = self.per_worker // minibatch
         self.samples, self.workers, self.minibatch = samples, workers, minibatch

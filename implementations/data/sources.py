@@ -107,9 +107,10 @@ def describe(source: dict[str, str]) -> str:
 
 def outlook(card: Card) -> tuple[bool, str]:
     """Whether some source looks able to deliver every file, and which; quick, and without touching the network."""
-    if not card.files:
+    if not card.files and not card.sources:
         return True, "computed here, nothing to fetch"
-    for source in card.sources:
+    could_deliver = card.sources if card.files else []  # without files there is nothing to deliver
+    for source in could_deliver:
         if promise := _OUTLOOK[kind(source)](card, source):
             return True, promise
     by_hand = [source["manual"] for source in card.sources if "manual" in source]

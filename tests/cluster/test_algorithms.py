@@ -77,9 +77,17 @@ def test_messages_bytes_and_bits(algorithm, m, n):
 def test_blocks_change_no_bit(algorithm):
     rows = rows_of(4, 103)
     whole, *_ = carried_out(algorithm, rows, 1)
-    pieces, handed, *_ = carried_out(algorithm, rows, 1, block=7)
+    pieces, handed, sends, _ = carried_out(algorithm, rows, 1, block=7)
     assert np.array(whole).tobytes() == np.array(pieces).tobytes()
-    assert tuple(handed) == traffic("allreduce", algorithm, rows[0].nbytes, 4).sent_bytes
+    form = traffic("allreduce", algorithm, rows[0].nbytes, 4)
+    assert tuple(handed) == form.sent_bytes
+    assert sum(sends) > sum(form.messages)  # the form's are the algorithm's, not the transport's
+
+
+@pytest.mark.parametrize(("algorithm", "messages"), [("ring", 6), ("butterfly", 2), ("star", 3)])
+def test_messages_do_not_depend_on_the_size(algorithm, messages):
+    for payload in (64, 40_000_000):  # below and far above a block
+        assert max(traffic("allreduce", algorithm, payload, 4).messages) == messages
 
 
 @given(

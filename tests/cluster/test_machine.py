@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implementations.cluster import machine
-from implementations.cluster.collectives import Link, Placement, algorithms, seconds
+from implementations.cluster.collectives import Link, Placement, seconds
+from implementations.config.documents import check, read, schema
+from implementations.config.problems import Place, Problems
 from implementations.errors import UserError
 from tests.cluster.toys import described, figure
 
 A, B, N = 3e-6, 2e9, 6_000_000.0
+ALGORITHMS = ("library", "ring", "butterfly", "rabenseifner", "tree", "star")
 
 
 def flat(workers: int, latency_s: float = A, bandwidth: float = B, per_node: int | None = None) -> Placement:
@@ -62,7 +65,7 @@ def test_workers_beyond_a_power_of_two_fold_in_and_out():
     assert seconds("allreduce", "tree", flat(5), N) == pytest.approx(2 * 3 * (A + N / B))
 
 
-@given(st.integers(2, 40), st.integers(1, 9), st.sampled_from(sorted(algorithms())), st.floats(4, 1e9))
+@given(st.integers(2, 40), st.integers(1, 9), st.sampled_from(ALGORITHMS), st.floats(4, 1e9))
 def test_two_equal_links_are_one_flat_network(m, per_node, algorithm, nbytes):
     two = seconds("allreduce", algorithm, flat(m, per_node=per_node), nbytes)
     assert two == pytest.approx(seconds("allreduce", algorithm, flat(m), nbytes))
@@ -71,7 +74,7 @@ def test_two_equal_links_are_one_flat_network(m, per_node, algorithm, nbytes):
 @given(
     st.integers(1, 40),
     st.integers(1, 9),
-    st.sampled_from(sorted(algorithms())),
+    st.sampled_from(ALGORITHMS),
     st.floats(4, 1e9),
     st.floats(0, 1e-3),
     st.floats(1e6, 1e12),
@@ -204,6 +207,23 @@ def test_files_are_found_by_name_and_a_missing_one_tells_the_way_out(tmp_path):
     (tmp_path / "broken.yaml").write_text("name: [")
     with pytest.raises(UserError, match=r"broken\.yaml: is no YAML"):
         machine.load("broken", tmp_path, tmp_path)
+
+
+def test_numbers_and_dates_are_read_as_the_config_check_reads_them(tmp_path):
+    text = (
+        yaml.safe_dump(described(date="DATE"))
+        .replace("value: 1.0e-06", "value: 2e-5")
+        .replace("DATE", "2026-01-31")
+    )
+    assert "value: 2e-5" in text and "date: 2026-01-31" in text
+    path = tmp_path / "toy.yaml"
+    path.write_text(text)
+    problems = Problems()
+    assert check(read(path, problems), schema("cluster"), Place(str(path)), problems) and not problems.lines
+    assert machine.load(path).inside_node.latency_s == 2e-5
+    path.write_text(text + "name: again\n")
+    with pytest.raises(UserError, match=r"toy\.yaml: is no YAML.*'name' stands twice"):
+        machine.load(path)
 
 
 def test_a_cluster_like_another_takes_over_what_it_does_not_say(tmp_path):

@@ -212,7 +212,6 @@ def test_control_operations_of_one_process():
     assert (comm.control_sum(numbers) == numbers).all() and comm.control_sum(numbers) is not numbers
     assert (comm.control_max(numbers) == numbers).all()
     assert comm.control_max(np.array([2**62 + 1]))[0] == 2**62 + 1
-    assert comm.control_any(True) and not comm.control_any(False)
     assert (comm.process, comm.processes) == (0, 1)
     assert comm.ledger.frame().empty
 

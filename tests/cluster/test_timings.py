@@ -104,7 +104,10 @@ def test_speedups_name_their_bases(tmp_path, cluster):
         run("avg-4-s2", tmp_path, workers=4, steps=25, seed=2),
         run("avg-4-other-k", tmp_path, workers=4, steps=25, period=5),
         run("avg-4-other-epochs", tmp_path, workers=4, steps=25, epochs=3),
-        run("seq", tmp_path, method="sequential"), run("seq-2t", tmp_path, method="sequential", threads_per_worker=2),
+        run("seq", tmp_path, method="sequential"),
+        run("seq-2t", tmp_path, method="sequential", threads_per_worker=2, evidence="measured"),
+        run("avg-2-2t", tmp_path, workers=2, steps=50, threads_per_worker=2),
+        run("avg-2-4t", tmp_path, workers=2, threads_per_worker=4),
     ])  # fmt: skip
     fast = [row | {"threads": 2, "step_s": row["step_s"] / 1.6} for row in steps_table()]
     cluster = with_links(steps=steps_table() + fast)
@@ -112,8 +115,14 @@ def test_speedups_name_their_bases(tmp_path, cluster):
     row = table.loc["avg-4-s2"]
     assert row["same_code_run_id"] == "avg-1-s2"
     assert row["speedup_same_code"] == pytest.approx(table.loc["avg-1-s2", "train_s"] / row["train_s"])
-    assert row["best_sequential_run_id"] == "seq-2t"
-    assert row["speedup_best_sequential"] == pytest.approx(table.loc["seq-2t", "train_s"] / row["train_s"])
+    # the base has the run's threads, though two of them are faster
+    assert table.loc["seq-2t", "train_s"] < table.loc["seq", "train_s"]
+    for name, base, threads in (("avg-4-s2", "seq", 1), ("avg-2-2t", "seq-2t", 2)):
+        row = table.loc[name]
+        assert (row["best_sequential_run_id"], row["best_sequential_threads"]) == (base, threads)
+        assert row["speedup_best_sequential"] == pytest.approx(table.loc[base, "train_s"] / row["train_s"])
+    assert math.isnan(table.loc["avg-2-4t", "speedup_best_sequential"])
+    assert pd.isna(table.loc["avg-2-4t", "best_sequential_threads"])
     # one worker averages nothing, so it serves every K
     assert table.loc["avg-4-other-k", "same_code_run_id"] == "avg-1-s1"
     assert math.isnan(table.loc["avg-4-other-epochs", "speedup_same_code"])
@@ -122,10 +131,45 @@ def test_speedups_name_their_bases(tmp_path, cluster):
     assert table.loc["seq-2t", "speedup_best_sequential"] == pytest.approx(1)
 
 
-def test_a_damaged_trace_is_named(tmp_path, cluster):
-    runs = pd.DataFrame([run("a", tmp_path)])
-    (tmp_path / "runs" / "a" / "trace.parquet").write_bytes(b"no parquet")
-    with pytest.raises(UserError, match=r"trace\.parquet: is no trace"):
+def no_parquet(path):
+    path.write_bytes(b"no parquet")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def no_pages(path):
+    """A file whose footer is whole and whose data are not."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(len(content) // 4) + content[4 + len(content) // 4 :])
+
+
+def other_table(path):
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+
+
+@pytest.mark.parametrize("harm", [no_parquet, cut, no_pages, other_table])
+def test_a_damaged_trace_is_named_and_the_others_are_timed(tmp_path, cluster, capsys, harm):
+    runs = pd.DataFrame([run("whole", tmp_path), run("hurt", tmp_path, workers=4)])
+    path = tmp_path / "runs" / "hurt" / "trace.parquet"
+    harm(path)
+    assert timings(runs, tmp_path, [cluster])["run_id"].tolist() == ["whole"]
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert f"hurt gets no timings: {path} " in said and "delete the run's folder and run again" in said
+
+
+def test_a_damaged_curve_is_named_and_the_others_are_timed(tmp_path, cluster, capsys):
+    runs = pd.DataFrame([run("whole", tmp_path, target=0.6), run("hurt", tmp_path, target=0.6)])
+    no_parquet(tmp_path / "runs" / "hurt" / "curve.parquet")
+    assert timings(runs, tmp_path, [cluster])["run_id"].tolist() == ["whole"]
+    assert "curve.parquet is damaged" in capsys.readouterr().err
+
+
+def test_a_target_that_no_curve_has_is_a_mistake_of_the_config(tmp_path, cluster):
+    runs = pd.DataFrame([run("a", tmp_path, target=0.6, target_metric="f1")])
+    with pytest.raises(UserError, match="f1 or valid_f1"):
         timings(runs, tmp_path, [cluster])
 
 

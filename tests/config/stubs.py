@@ -57,7 +57,12 @@ FC = {
         "activation": {"enum": ["relu", "sigmoid", "tanh"]},
     },
 }
-CATALOG = Catalog(METHODS, {"fc": FC}, {"digits": 1200, "fashion_mnist": 54000, "teacher": None})
+CATALOG = Catalog(
+    METHODS,
+    {"fc": FC},
+    {"digits": 1200, "fashion_mnist": 54000, "sold": 10**6, "teacher": None},
+    licensed=frozenset({"sold"}),
+)
 
 BASE_TIER = {"tier": "default", "experiments": ["one"]}
 BASE_EXPERIMENT = {

@@ -94,6 +94,34 @@ def test_the_extended_grid_of_sizes(tiers, method):
         assert {p.workers for p in mine} == ({1} if method == "sequential" else {1, 2, 4, 8, 16, 32})
 
 
+@pytest.mark.parametrize("name", ["algorithms", "period", "rate"])
+def test_a_comment_counts_the_points_that_no_earlier_experiment_has(tiers, name):
+    text = (CONFIG / "experiments" / f"{name}.yaml").read_text()
+    (count,) = re.findall(r"the (\d+) new(?:\n#)? points", text)
+    own = [p for p in tiers["default"].points if p.experiments[0].startswith(f"{name}/")]
+    assert len(own) == int(count)
+
+
+@pytest.mark.parametrize("tier", ["default", "extended", "full"])
+def test_the_identity_of_period_one_stays_where_rounding_cannot_grow(tiers, tier):
+    points = [p for p in tiers[tier].points if "period/identity" in p.experiments]
+    assert {(p.method, p.lr, p.epochs, p.data_size) for p in points} == {
+        (method, 0.005, 2, 24000) for method in ("data_parallel", "averaging")
+    }
+
+
+def test_the_licensed_corpus_is_only_projected(tiers):
+    assert Catalog.installed().licensed == {"switchboard"}
+    assert "switchboard" not in {name for settings in tiers.values() for name in settings.datasets}
+
+
+def test_the_readme_tells_every_evidence():
+    schema = yaml.safe_load((CONFIG / "schemas" / "experiment.schema.yaml").read_text())
+    (row,) = re.findall(r"\| `evidence` \|.*", (CONFIG / "README.md").read_text())
+    kinds = schema["properties"]["sweeps"]["items"]["properties"]["evidence"]["enum"]
+    assert [kind for kind in kinds if f"`{kind}`" not in row] == []
+
+
 def test_the_readmes_example_has_the_points_that_it_says(tmp_path):
     text = (CONFIG / "README.md").read_text()
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
@@ -123,6 +151,7 @@ CLUSTER = {
     [
         ({"like": "this-host", "nodes": 0}, "nodes: got 0"),
         ({"like": "moon"}, "like: got"),
+        ({"like": "this-host", "name": "other"}, 'name: got "other"; allowed: mine'),
         ({"like": "this-host", "colour": 1}, "colour: got an unknown key"),
         ({}, "device: got nothing"),
     ],

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.config.stubs import BASE_EXPERIMENT, BASE_TIER, load_stub, problems_of, write
+from implementations.config import point_from_arguments
+from implementations.errors import UserError
+from tests.config.stubs import BASE_EXPERIMENT, BASE_TIER, CATALOG, load_stub, problems_of, write
 
 
 def changed(path, value):
@@ -125,6 +127,48 @@ def test_measured_points_cannot_choose_their_processes(tmp_path):
     content["sweeps"][0]["evidence"] = "measured"
     (line,) = problems_of(write(tmp_path, one=content))
     assert "sweeps[0].set.processes: got 2; allowed: 4" in line
+
+
+@pytest.mark.parametrize("evidence", ["measured", "simulated", "projected"])
+def test_licensed_data_can_only_be_projected(tmp_path, evidence):
+    content = changed(("defaults", "dataset"), "sold")
+    content["sweeps"][0]["evidence"] = evidence
+    content["defaults"]["network"] = "this-host"
+    path = write(tmp_path, one=content)
+    if evidence == "projected":
+        assert {point.dataset for point in load_stub(path).projected} == {"sold"}
+        return
+    (line,) = problems_of(path)
+    assert (
+        f"one.yaml: defaults.dataset: got sold; allowed: for evidence {evidence}, a data set that can be"
+        in line
+    )
+
+
+def test_a_licensed_data_set_is_no_argument_of_train(tmp_path):
+    values = {"method": "sequential", "dataset": "sold", "model": "fc-8", "workers": 1}
+    with pytest.raises(UserError, match="arguments: dataset: got sold; allowed: for evidence measured"):
+        point_from_arguments(load_stub(write(tmp_path)), values, CATALOG)
+
+
+def test_a_projected_point_names_a_cluster_of_the_tier(tmp_path):
+    content = changed((*SWEEP, "evidence"), "projected")
+    (line,) = problems_of(write(tmp_path, one=content))  # the default of network is no cluster
+    assert line.endswith(
+        "one.yaml: sweeps[0].network: got loopback; allowed: one of the tier's clusters: this-host"
+    )
+    content["defaults"]["network"] = "this-hots"
+    (line,) = problems_of(write(tmp_path, one=content))
+    assert "one.yaml: defaults.network: got this-hots" in line and "did you mean this-host?" in line
+    content["defaults"]["network"] = "this-host"
+    settings = load_stub(write(tmp_path, one=content))
+    assert len(settings.projected) == 8 and not settings.points
+    tier = BASE_TIER | {"clusters": ["gigabit-cpu"]}
+    assert "clusters: gigabit-cpu" in problems_of(write(tmp_path, tier, one=content))[0]
+
+
+def test_other_points_may_name_any_network(tmp_path):
+    assert load_stub(write(tmp_path, one=changed(("defaults", "network"), "carrier-pigeon"))).points
 
 
 def test_weak_scaling_needs_data_for_every_worker(tmp_path):

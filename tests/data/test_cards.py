@@ -62,6 +62,13 @@ def test_not_yaml(toy):
         load_card("toy", toy.datasets_dir)
 
 
+def test_a_key_that_stands_twice(toy):
+    path = toy.folder / "card.yaml"
+    path.write_text(path.read_text() + "kind: text\n")
+    with pytest.raises(UserError, match=r"card\.yaml: not YAML: key 'kind' stands twice"):
+        load_card("toy", toy.datasets_dir)
+
+
 def test_the_schema_is_a_schema():
     import jsonschema
     import yaml

@@ -234,6 +234,22 @@ def test_a_full_disk_met_by_a_tool_is_not_blamed_on_its_source(toy, tools):
         prepare("toy", **toy.where)
 
 
+def test_outlook_without_files(toy):
+    toy.card["files"] = []
+    toy.write([])
+    assert status("toy", **toy.where)["detail"] == "computed here, nothing to fetch"
+    toy.write([{"manual": "Sold by example.org."}])
+    assert status("toy", **toy.where) == {"name": "toy", "state": "missing", "detail": "Sold by example.org."}
+    toy.write([{"local": "../mirror"}])
+    assert status("toy", **toy.where)["state"] == "missing"
+
+
+def test_the_licensed_corpus_is_not_said_to_be_computed(tmp_path):
+    found = status("switchboard", tmp_path)
+    assert found["state"] == "missing" and "LDC97S62" in found["detail"]
+    assert status("teacher", tmp_path)["state"] == "can be had"
+
+
 def test_outlook(toy, tools, monkeypatch):
     def state():
         return status("toy", **toy.where)
