@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from implementations import record
 from implementations.cluster import machine, timemodel
 from implementations.cluster.machine import Cluster
 from implementations.errors import UserError
 from implementations.point import Point
+from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
+from implementations.reporting.rows import ENDED
 
 # Columns of a run that a figure needs beside its predicted times.
 IDENTITY = [
@@ -27,16 +29,14 @@ IDENTITY = [
 COLUMNS = [
     "run_id", "cluster", "workers", "nodes", "oversubscribed", "step_s", "compute_s", "data_s", "comm_s",
     "straggler_s", "overlap_s", "train_s", "epoch_s", "time_to_target_s", "target_reached", "samples_per_s",
-    "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id", "evidence",
-    "run_evidence", "compute_source", *IDENTITY,
+    "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id",
+    "best_sequential_threads", "evidence", "run_evidence", "compute_source", *IDENTITY,
 ]  # fmt: skip
 VALIDATION_COLUMNS = [
     "group", "method", "workers", "model", "minibatch", "measured_s", "measured_low_s", "measured_high_s",
     "repeats", "predicted_s", "error", "compute_source",
 ]  # fmt: skip
 
-# A run trained to its end in both; in the second it fell short of its target, which is a result too.
-_TRAINED = ("ok", "target_missed")
 # The same experiment but for the number of workers, what goes with it, and chance.
 _SAME_CODE = [
     "paper", "method", "variant", "dataset", "model", "model_params", "threads_per_worker", "minibatch", "epochs",
@@ -46,9 +46,11 @@ _SAME_CODE = [
 _BASE = [name for name in _SAME_CODE if name not in ("sync_period", "algorithm", "lr_scaling")]
 _WHOLE = [
     "workers", "nodes", "data_size", "model_params", "threads_per_worker", "minibatch", "global_batch", "epochs",
-    "sync_period", "seed", "repeat", "steps", "samples",
+    "sync_period", "seed", "repeat", "steps", "samples", "best_sequential_threads",
 ]  # fmt: skip
 _FLAGS = ["oversubscribed", "target_reached"]
+# A run's record stays when its trace alone is deleted, and then nothing would run again.
+_REMEDY = "delete the run's folder and run again"
 
 
 def timings(
@@ -68,7 +70,9 @@ def timings(
     ``time_to_target_s`` is infinite where the run missed its target and NaN where it had none.
     Speedups compare samples per second on the same cluster: ``same_code`` with the same method and settings at one
     worker (the same seed where it ran, else the first), ``best_sequential`` with the fastest sequential training
-    of the same model and data at the run's minibatch or global batch; NaN where no such run is there.
+    of the same model and data at the run's minibatch or global batch and with the run's threads per worker (also in
+    ``best_sequential_threads``); NaN where no such run is there.
+    A run whose trace or curve is damaged gets no row, which is said on stderr.
     """
     machines = [
         cluster if isinstance(cluster, Cluster) else machine.load(cluster, results_dir, clusters_dir)
@@ -78,14 +82,18 @@ def timings(
     grouped: dict[bytes, timemodel.Groups] = {}
     predicted: dict[tuple[Any, ...], timemodel.Timing] = {}
     rows = []
-    for run in runs[runs["status"].isin(_TRAINED)].to_dict("records"):
+    for run in runs[runs["status"].isin(ENDED)].to_dict("records"):
         path = folder / run["run_id"] / "trace.parquet"
         if not path.is_file():
             continue
-        key, events = _read_trace(path, grouped)
-        target_step = _target_step(run, path.with_name("curve.parquet"))
+        try:
+            key, events = _read_trace(path, grouped)
+            target_step = _target_step(run, path.with_name("curve.parquet"))
+        except DamagedTable as error:
+            print(f"warning: {run['run_id']} gets no timings: {error}", file=sys.stderr)
+            continue
         for cluster in machines:
-            workers, threads = int(run["workers"]), _whole(run.get("threads_per_worker")) or 1
+            workers, threads = int(run["workers"]), _threads(run)
             question = (key, cluster.name, workers, threads, _whole(run.get("model_params")))
             if question not in predicted:
                 predicted[question] = timemodel.predict(
@@ -111,7 +119,7 @@ def validation(runs: pd.DataFrame, timings: pd.DataFrame, cluster: str = machine
     """
     wanted = (
         runs["experiments"].map(_is_validation)
-        & runs["status"].isin(_TRAINED)
+        & runs["status"].isin(ENDED)
         & (runs["evidence"] == "measured")
     )
     measured = runs[wanted & runs["train_s"].notna()].copy()
@@ -153,10 +161,7 @@ def write_timings(
 ) -> Path:
     """Write ``timings(...)`` as parquet, atomically; returns the path."""
     frame, path = timings(runs, results_dir, clusters, clusters_dir, projected), Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    frame.to_parquet(draft, index=False)
-    draft.replace(path)
+    write_parquet(frame, path)
     return path
 
 
@@ -186,17 +191,14 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
 
 def _read_trace(path: Path, grouped: dict[bytes, timemodel.Groups]) -> tuple[bytes, timemodel.Groups]:
     """The grouped trace and a key of its content: repeats and seeds of a point mostly have equal traces."""
+    trace = read_table(path, _REMEDY)
+    frame = trace[[name for name in [*timemodel.TRACE_COLUMNS, "group"] if name in trace.columns]]
     try:
-        with pq.ParquetFile(path) as file:
-            wanted = [*timemodel.TRACE_COLUMNS, "group"]
-            frame = file.read([name for name in wanted if name in file.schema_arrow.names]).to_pandas()
         key = hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).digest()
         if key not in grouped:
             grouped[key] = timemodel.group(frame)
-    except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
-        raise UserError(
-            f"{path}: is no trace ({error}); delete the run's folder and run the point again"
-        ) from None
+    except (ValueError, TypeError) as error:
+        raise DamagedTable(f"{path} is no trace ({first_line(error)}); {_REMEDY}") from None
     return key, grouped[key]
 
 
@@ -208,7 +210,7 @@ def _target_step(run: Mapping[str, Any], curve: Path) -> float | None:
     if not curve.is_file():
         return math.inf
     metric = str(run.get("target_metric") or "accuracy")
-    frame = pd.read_parquet(curve)
+    frame = read_table(curve, _REMEDY)
     column = metric if metric in frame.columns else f"valid_{metric}"
     if column not in frame.columns:
         raise UserError(f"{curve}: has no column {metric} or valid_{metric}, which target_metric names")
@@ -287,11 +289,13 @@ def _add_speedups(frame: pd.DataFrame) -> None:
             default=None,
         )
         row["speedup_best_sequential"], row["best_sequential_run_id"] = _against(row, fastest)
+        row["best_sequential_threads"] = None if fastest is None else _threads(fastest)
     for name in (
         "speedup_same_code",
         "same_code_run_id",
         "speedup_best_sequential",
         "best_sequential_run_id",
+        "best_sequential_threads",
     ):
         frame[name] = [row[name] for row in rows]
 
@@ -307,8 +311,13 @@ def _sequential(row: Mapping[str, Any], batch: Any) -> tuple[Any, ...]:
         row["model"],
         _whole(row["model_params"]),
         row["optimizer"],
+        _threads(row),
         _whole(batch),
     )
+
+
+def _threads(row: Mapping[str, Any]) -> int:
+    return _whole(row.get("threads_per_worker")) or 1
 
 
 def _against(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> tuple[float, str | None]:
@@ -324,8 +333,8 @@ def _label(run: Mapping[str, Any]) -> str:
         words.append(f"K={_whole(run['sync_period'])}")
     if isinstance(run.get("algorithm"), str) and run["algorithm"] != "library":
         words.append(run["algorithm"])
-    if (_whole(run.get("threads_per_worker")) or 1) > 1:
-        words.append(f"{_whole(run['threads_per_worker'])} threads")
+    if _threads(run) > 1:
+        words.append(f"{_threads(run)} threads")
     return ", ".join(map(str, words))
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import yaml
 
 from implementations.errors import UserError
+from implementations.yamlfile import load_yaml
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -38,13 +39,13 @@ def load_claims(config_dir: str | Path = CONFIG) -> list[Claim]:
     """All claims of ``config_dir/claims/*.yaml``; every fault of every file in one UserError."""
     config_dir = Path(config_dir)
     schema_path = config_dir / "schemas" / "claims.schema.yaml"
-    schema = yaml.safe_load(schema_path.read_text(encoding="utf-8")) if schema_path.is_file() else {}
+    schema = load_yaml(schema_path) if schema_path.is_file() else {}
     validator = jsonschema.Draft202012Validator(schema)
     claims: list[Claim] = []
     problems: list[str] = []
     for path in sorted((config_dir / "claims").glob("*.yaml")):
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = load_yaml(path)
         except yaml.YAMLError as error:
             problems.append(f"{path}: not YAML: {error}")
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable
@@ -12,36 +11,29 @@ from typing import Any
 
 import jsonschema
 import pandas as pd
-import pyarrow.parquet as pq
 
 from implementations.reporting.columns import record_schema, to_frame, to_table
-from implementations.reporting.files import write_whole
+from implementations.reporting.files import write_parquet
 
 # Words that a run id is made of (implementations/point.py), so that a run whose record is unreadable still has a place.
 _RUN_ID = re.compile(r"_w(?P<workers>\d+)_(?P<evidence>measured|simulated|projected|fitted)_s(?P<seed>\d+)")
 
 
 def collect(
-    run_ids: Iterable[str] | Iterable[Any] | None,
+    run_ids: Iterable[str] | Iterable[Any],
     results_dir: str | Path = "results",
     out: str | Path | None = None,
 ) -> pd.DataFrame:
     """Read ``results_dir/runs/<run_id>/record.json`` of each run id and write ``out`` (default: runs.parquet there).
 
-    run_ids: ids, or points (anything with ``run_id`` and ``to_json``); None takes every folder in ``results_dir/runs``.
-    A missing record gives a row of status ``skipped``, a damaged one a row of status ``failed`` that names the file.
+    run_ids: points (anything with ``run_id`` and ``to_json``), or only their ids, which tell less of a run without a
+    readable record. A missing record gives a row of status ``skipped``, a damaged one a row of status ``failed`` that
+    names the file.
     """
     results_dir = Path(results_dir)
-    if run_ids is None:
-        wanted: list[Any] = sorted(path.name for path in (results_dir / "runs").glob("*") if path.is_dir())
-    else:
-        wanted = (
-            list(dict.fromkeys(run_ids)) if all(isinstance(item, str) for item in run_ids) else list(run_ids)
-        )
-    table = to_table(_read(item, results_dir) for item in wanted)
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    write_whole(Path(out) if out is not None else results_dir / "runs.parquet", buffer.getvalue())
+    wanted = {item if isinstance(item, str) else item.run_id: item for item in run_ids}
+    table = to_table(_read(item, results_dir) for item in wanted.values())
+    write_parquet(table, Path(out) if out is not None else results_dir / "runs.parquet")
     return to_frame(table)
 
 

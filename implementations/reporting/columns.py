@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
+
+from implementations.reporting.files import read_table
 
 _SCHEMA = Path(__file__).parents[2] / "config/schemas/record.schema.yaml"
 _ARROW = {
@@ -89,7 +90,7 @@ def as_runs(source: pd.DataFrame | str | Path | None) -> pd.DataFrame:
     """The runs of a file or frame with every column in its type; no rows when there is no such file."""
     if source is None or (not isinstance(source, pd.DataFrame) and not Path(source).is_file()):
         return to_frame(to_table([]))
-    frame = source if isinstance(source, pd.DataFrame) else pq.read_table(source).to_pandas()
+    frame = source if isinstance(source, pd.DataFrame) else read_table(source)
     records = frame[[name for name in frame.columns if name in types()]].astype(object)
     return to_frame(to_table(records.to_dict("records")))
 

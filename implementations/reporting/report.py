@@ -18,7 +18,7 @@ from implementations.errors import UserError
 from implementations.point import EVIDENCE
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
-from implementations.reporting.files import write_whole
+from implementations.reporting.files import DamagedTable, read_table, write_whole
 from implementations.reporting.html import brief, inline_svg, number, table_of, text
 from implementations.reporting.papers import paper_of
 from implementations.reporting.tables import TITLES, command_for
@@ -66,7 +66,7 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
     missing: list[str] = []
     config = _config(configfile, missing)
     tier = config["tier"]
-    runs = as_runs(_there(results_dir / "runs.parquet", missing))
+    runs = as_runs(_read(results_dir / "runs.parquet", missing))
     claims = _read(reports_dir / "tables" / "claims.parquet", missing, COLUMNS)
     tables = {name: _read(reports_dir / "tables" / f"{name}.parquet", missing) for name in TITLES}
     figures = _figures(reports_dir / "figures" / "figures.json", missing)
@@ -114,9 +114,9 @@ def _read(path: Path, missing: list[str], columns: list[str] | None = None) -> p
     if _there(path, missing) is None:
         return empty
     try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        missing.append(f"{path} cannot be read: {error}")
+        return read_table(path)
+    except DamagedTable as error:
+        missing.append(str(error))
         return empty
 
 

@@ -11,9 +11,11 @@ import pandas as pd
 
 from implementations.errors import UserError
 from implementations.reporting.columns import in_experiment, types
+from implementations.reporting.files import read_table
 
 # A run that trained to its end; a missed target is a result (its time to target is infinite).
 ENDED = ("ok", "target_missed")
+# A run that left no result: it broke, ran out of time, or was asked for and has no record.
 BROKEN = ("failed", "timeout", "skipped")
 
 
@@ -21,7 +23,7 @@ def as_timings(source: pd.DataFrame | str | Path | None) -> pd.DataFrame:
     """The rows of a frame or of ``timings.parquet``; an empty frame where there is no such file."""
     if isinstance(source, pd.DataFrame):
         return source
-    return pd.read_parquet(source) if source is not None and Path(source).is_file() else pd.DataFrame()
+    return read_table(source) if source is not None and Path(source).is_file() else pd.DataFrame()
 
 
 def join_timings(timings: pd.DataFrame | None, runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Summaries of repeats and seeds: median and spread, range or interval, paired bootstrap. Pure functions."""
+"""Summaries of repeats and seeds: median and spread, range or interval. Pure functions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,8 @@ def median_and_spread(values: Sequence[float]) -> Summary:
     return Summary(float(centre), float(low), float(high), int(array.size), "quartiles")
 
 
-def range_or_interval(values: Sequence[float], method: str = "t") -> Summary:
-    """Mean of seeds with their range, or with a 95 % interval from six seeds on.
-
-    method: 't' (Student) or 'bootstrap' (percentile over the values, fixed generator).
-    """
+def range_or_interval(values: Sequence[float]) -> Summary:
+    """Mean of seeds with their range, or with Student's 95 % interval from six seeds on."""
     array = _finite(values)
     if not array.size:
         return Summary(np.nan, np.nan, np.nan, 0, "no value")
@@ -54,7 +51,7 @@ def range_or_interval(values: Sequence[float], method: str = "t") -> Summary:
         return Summary(mean, mean, mean, 1, "single value")
     if array.size < FEWEST_FOR_INTERVAL:
         return Summary(mean, float(array.min()), float(array.max()), int(array.size), "range")
-    low, high = t_interval(array) if method == "t" else bootstrap_interval(array)
+    low, high = t_interval(array)
     return Summary(mean, low, high, int(array.size), "95 % interval")
 
 
@@ -85,20 +82,3 @@ def bootstrap_interval(
     drawn = np.apply_along_axis(statistic, 1, array[picks])
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def paired_bootstrap(
-    ours: Sequence[float], theirs: Sequence[float], level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Summary:
-    """Mean of the differences ours - theirs over shared items (seeds, speakers), with a bootstrap interval.
-
-    Pairs that lack one side are left out. With fewer than six pairs the range of the differences is given instead.
-    """
-    first, second = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
-    if first.shape != second.shape:
-        raise ValueError(f"paired values differ in number: {first.size} and {second.size}")
-    differences = _finite(first - second)
-    if differences.size < FEWEST_FOR_INTERVAL:
-        return range_or_interval(differences)
-    low, high = bootstrap_interval(differences, np.mean, level, resamples, seed)
-    return Summary(float(differences.mean()), low, high, int(differences.size), "95 % interval")

@@ -11,34 +11,40 @@ import pandas as pd
 from implementations.reporting.columns import as_runs
 from implementations.reporting.rows import BROKEN
 
-FAILURES = ("failed", "timeout")
-
 
 def summarise(
-    results_dir: str | Path = "results", reports_dir: str | Path = "reports", file: TextIO | None = None
+    results_dir: str | Path = "results",
+    reports_dir: str | Path = "reports",
+    file: TextIO | None = None,
+    partial: bool = False,
 ) -> int:
-    """Print the summary to ``file`` (default: standard output); 1 when a point failed or ran out of time, else 0.
+    """Print the summary to ``file`` (default: standard output); 1 when a point has no result, else 0.
 
-    No ``runs.parquet`` counts as a failure too: nothing was collected.
+    Points that failed, ran out of time or have no record (``skipped``) have none; a report that is ``partial`` on
+    purpose, of the records that there are, does without the last. No ``runs.parquet`` counts as a failure too:
+    nothing was collected.
     """
     source, report = Path(results_dir) / "runs.parquet", Path(reports_dir) / "report.html"
     lines, code = (
-        summary_lines(as_runs(source)) if source.is_file() else ([f"no runs: {source} does not exist"], 1)
+        summary_lines(as_runs(source), partial)
+        if source.is_file()
+        else ([f"no runs: {source} does not exist"], 1)
     )
     lines.append(f"report: {report}" if report.is_file() else f"no report: {report} does not exist")
     print("\n".join(lines), file=file)
     return code
 
 
-def summary_lines(runs: pd.DataFrame) -> tuple[list[str], int]:
+def summary_lines(runs: pd.DataFrame, partial: bool = False) -> tuple[list[str], int]:
     """The lines about the points, and the exit code."""
+    failures = [name for name in BROKEN if not (partial and name == "skipped")]
     counts = Counter(runs["status"].dropna())
     lines = [
         f"{len(runs)} points: " + (", ".join(f"{counts[name]} {name}" for name in sorted(counts)) or "none")
     ]
-    broken = runs[runs["status"].isin(BROKEN).fillna(False).astype(bool)].sort_values(["status", "run_id"])
+    broken = runs[runs["status"].isin(failures).fillna(False).astype(bool)].sort_values(["status", "run_id"])
     for row in broken.to_dict("records"):
         log = "no log" if pd.isna(row["log_path"]) else f"log: {row['log_path']}"
         reason = "no reason given" if pd.isna(row["reason"]) else row["reason"]
         lines.append(f"  {row['status']}: {row['run_id']}: {reason} ({log})")
-    return lines, int(any(counts[name] for name in FAILURES))
+    return lines, int(len(broken) > 0)

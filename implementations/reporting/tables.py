@@ -15,13 +15,13 @@ import pandas as pd
 
 from implementations.reporting.columns import CONFIGURATION, as_runs, in_experiment
 from implementations.reporting.files import write_table
-from implementations.reporting.rows import ENDED, as_timings, join_timings
+from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.statistics import median_and_spread, range_or_interval
 
 SAME_CODE, BEST_SEQUENTIAL = "same code, one worker", "best sequential"
 PARTS = ("data_s", "compute_s", "comm_s", "eval_s", "other_s", "uncovered_s")
 TUNING = "tuning"
-NOT_A_RESULT = ("failed", "timeout", "skipped", "diverged")
+NOT_A_RESULT = (*BROKEN, "diverged")
 
 # What a run and its base share: the work that is done.
 _WORK = ["dataset", "data_size", "model", "epochs", "scaling", "device"]
@@ -31,7 +31,8 @@ TITLES = {
         "Speedup",
         "Measured rows: median of the repeats' training seconds with quartiles. Simulated and projected rows: the time "
         "model on the named cluster, against runs on the same cluster. Each row names what it is compared with; a dash "
-        "stands where no such run was part of the experiment.",
+        "stands where no such run was part of the experiment. The best sequential run is the fastest with any number "
+        "of threads in measured rows, and with the row's threads per worker in the others.",
     ),
     "time_split": (
         "Where the time went",
@@ -206,19 +207,18 @@ def _time_to_target(rows: pd.DataFrame) -> pd.Series:
 
 def _same_code_base(keys: dict[str, Any], groups: list[Any]) -> Any:
     """The group of the same method with one worker; the nearest in algorithm and period, which do nothing there."""
+    shared = ["paper", "method", "variant", "threads_per_worker", "minibatch", *_work(keys)]
 
-    def same(other: dict[str, Any]) -> bool:
-        shared = ["paper", "method", "variant", "threads_per_worker", "minibatch", *_WORK]
-        return other["workers"] == 1 and all(other[name] == keys[name] for name in shared)
+    def nearness(group: Any) -> tuple[bool, int]:
+        settings = ("sync_period", "algorithm", "lr", "lr_scaling")
+        return _same_share(group[0], keys), sum(group[0][name] == keys[name] for name in settings)
 
-    found = [group for group in groups if same(group[0])]
-    return max(
-        found,
-        key=lambda group: sum(
-            group[0][name] == keys[name] for name in ("sync_period", "algorithm", "lr", "lr_scaling")
-        ),
-        default=None,
-    )
+    found = [
+        group
+        for group in groups
+        if group[0]["workers"] == 1 and all(group[0][name] == keys[name] for name in shared)
+    ]
+    return max(found, key=nearness, default=None)
 
 
 def _sequential_base(keys: dict[str, Any], groups: list[Any]) -> Any:
@@ -227,14 +227,27 @@ def _sequential_base(keys: dict[str, Any], groups: list[Any]) -> Any:
         group
         for group in groups
         if group[0]["method"] == "sequential"
-        and group[0]["paper"] == keys["paper"]
-        and all(
-            group[0][name] == keys[name]
-            for name in _WORK
-            if name != "data_size" or keys["scaling"] == "strong"
-        )
+        and all(group[0][name] == keys[name] for name in ["paper", *_work(keys)])
     ]
-    return min(found, key=lambda group: group[2].centre, default=None)
+
+    def speed(group: Any) -> tuple[bool, float]:
+        if keys["scaling"] == "weak":
+            return _same_share(group[0], keys), median_and_spread(group[1]["samples_per_s"]).centre
+        return True, -group[2].centre
+
+    return max(found, key=speed, default=None)
+
+
+def _work(keys: dict[str, Any]) -> list[str]:
+    """Names of what a row and its base share. The samples of weak scaling, counted in total, grow with the workers."""
+    return [name for name in _WORK if name != "data_size" or keys["scaling"] != "weak"]
+
+
+def _same_share(base: dict[str, Any], keys: dict[str, Any]) -> bool:
+    """Whether a worker of both has as many samples, which several weak sweeps of different sizes tell apart."""
+    if base["data_size"] is None or keys["data_size"] is None:
+        return False
+    return base["data_size"] * keys["workers"] == keys["data_size"] * base["workers"]
 
 
 def _modelled_speedups(runs: pd.DataFrame, timings: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
@@ -262,11 +275,15 @@ def _modelled_speedups(runs: pd.DataFrame, timings: pd.DataFrame | None) -> Iter
             else np.nan,
             "time_to_target_s": _modelled_time_to_target(rows),
         }
-        for base, column in ((SAME_CODE, "speedup_same_code"), (BEST_SEQUENTIAL, "speedup_best_sequential")):
+        for base, column, threads in (
+            (SAME_CODE, "speedup_same_code", "threads_per_worker"),
+            (BEST_SEQUENTIAL, "speedup_best_sequential", "best_sequential_threads"),
+        ):
             speedup = range_or_interval(rows[column]) if column in rows else range_or_interval([])
             yield described | {
                 "base": base,
                 "base_seconds": seconds.centre * speedup.centre,
+                "base_threads": _first(rows, threads) if speedup.n else None,
                 "speedup": speedup.centre,
                 "speedup_low": speedup.low,
                 "speedup_high": speedup.high,

@@ -66,13 +66,10 @@ def make_claims(
     timings: pd.DataFrame | str | Path | None,
     out: str | Path = "reports/tables/claims.csv",
     config_dir: str | Path = CONFIG,
-    papers: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Judge every claim of ``config_dir`` (of ``papers`` only, if given) and write ``out`` and a parquet beside it."""
+    """Judge every claim of ``config_dir`` and write ``out`` and a parquet beside it."""
     runs, timings = as_runs(runs), as_timings(timings)
-    wanted = None if papers is None else set(papers)
-    claims = [claim for claim in load_claims(config_dir) if wanted is None or claim.paper in wanted]
-    table = judge_all(claims, load_published(config_dir), runs, timings)
+    table = judge_all(load_claims(config_dir), load_published(config_dir), runs, timings)
     write_table(table, Path(out))
     return table
 

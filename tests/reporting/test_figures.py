@@ -367,3 +367,13 @@ def test_reporting_imports_no_training_and_starts_quickly():
         "assert not bad, bad\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+
+
+def test_a_damaged_curve_is_named_and_left_out(tmp_path, capsys):
+    runs = synthetic.runs([synthetic.record(workers=count) for count in (2, 4)])
+    synthetic.curves(runs, tmp_path)
+    path = tmp_path / "runs" / runs["run_id"][0] / "curve.parquet"
+    path.write_bytes(b"no parquet")
+    data = quality.curves_data(runs, tmp_path)
+    assert set(data["workers"]) == {4}
+    assert f"{path} is damaged" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 from markupsafe import escape
 
 from implementations.reporting import figures, html, make_report, make_tables, summarise
+from implementations.reporting.collect import collect
 from implementations.reporting.columns import to_table
 from implementations.reporting.verdicts import COLUMNS
 from tests.reporting import synthetic
@@ -269,6 +270,7 @@ def test_damaged_inputs_are_named_and_stop_nothing(made, tmp_path):
     tables = tmp_path / "reports/tables"
     tables.mkdir(parents=True)
     (tables / "speedup.parquet").write_bytes(b"PAR1 not really")
+    (tmp_path / "runs.parquet").write_bytes(b"PAR1 not really")
     (tmp_path / "reports/figures").mkdir()
     (tmp_path / "reports/figures/figures.json").write_text(
         '[{"paper": "averaging", "name": "x", "title": "", "caption": "", "alt": "", "command": "",'
@@ -277,7 +279,8 @@ def test_damaged_inputs_are_named_and_stop_nothing(made, tmp_path):
     (tmp_path / "config.yaml").write_text("a: [")
     source = make_report(tmp_path, tmp_path / "reports", tmp_path / "config.yaml").read_text()
     Page(source)
-    assert "speedup.parquet cannot be read" in source and "none.svg" in source and "is not YAML" in source
+    assert "speedup.parquet is damaged" in source and "runs.parquet is damaged" in source
+    assert "none.svg" in source and "is not YAML" in source
 
 
 def test_only_failed_runs_make_a_page(tmp_path):
@@ -333,9 +336,9 @@ def test_long_tables_say_what_they_leave_out():
 # -- the last lines of a run -------------------------------------------------------------------------------------------
 
 
-def summary(results, reports):
+def summary(results, reports, **how):
     out = io.StringIO()
-    code = summarise(results, reports, out)
+    code = summarise(results, reports, out, **how)
     return out.getvalue(), code
 
 
@@ -351,11 +354,29 @@ def test_the_summary_names_what_failed_and_fails(made):
 
 @pytest.mark.parametrize(
     "status, code",
-    [("ok", 0), ("diverged", 0), ("target_missed", 0), ("skipped", 0), ("failed", 1), ("timeout", 1)],
+    [("ok", 0), ("diverged", 0), ("target_missed", 0), ("skipped", 1), ("failed", 1), ("timeout", 1)],
 )
 def test_the_exit_code(tmp_path, status, code):
     pq.write_table(to_table([synthetic.record(status=status)]), tmp_path / "runs.parquet")
     assert summary(tmp_path, tmp_path)[1] == code
+
+
+def test_points_without_a_record_fail_a_run_but_not_a_partial_report(tmp_path):
+    ok, lost = synthetic.record(), synthetic.record(seed=1)
+    path = tmp_path / "runs" / ok["run_id"] / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(ok))
+    collect([ok["run_id"], lost["run_id"]], tmp_path)
+    text, code = summary(tmp_path, tmp_path)
+    assert code == 1 and f"skipped: {lost['run_id']}: no record" in text
+    text, code = summary(tmp_path, tmp_path, partial=True)
+    assert code == 0 and "1 skipped" in text and lost["run_id"] not in text
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout"])
+def test_a_partial_report_fails_for_what_broke(tmp_path, status):
+    pq.write_table(to_table([synthetic.record(status=status)]), tmp_path / "runs.parquet")
+    assert summary(tmp_path, tmp_path, partial=True)[1] == 1
 
 
 def test_no_runs_is_a_failure(tmp_path):

@@ -65,20 +65,3 @@ def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
         low, high = statistics.bootstrap_interval(draw.normal(0, 1, 30), resamples=400)
         hits += low <= 0 <= high
     assert 0.88 <= hits / 200 <= 0.99
-
-
-def test_pairs_see_a_small_shift_that_groups_do_not():
-    draw = np.random.default_rng(1)
-    base = draw.normal(0, 5, 40)
-    found = statistics.paired_bootstrap(base + 0.5 + draw.normal(0, 0.1, 40), base)
-    assert 0.4 < found.low < found.centre < found.high < 0.6
-
-
-def test_few_pairs_show_their_range():
-    found = statistics.paired_bootstrap([1.0, 2.0, np.nan], [0.5, 2.5, 9.0])
-    assert (found.n, found.low, found.high, found.kind) == (2, -0.5, 0.5, "range")
-
-
-def test_pairs_must_match_in_number():
-    with pytest.raises(ValueError, match="3 and 2"):
-        statistics.paired_bootstrap([1, 2, 3], [1, 2])

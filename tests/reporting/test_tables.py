@@ -42,6 +42,31 @@ def test_weak_scaling_compares_rates():
     assert found["speedup"] == pytest.approx(1.8) and found["scaling"] == "weak"
 
 
+@pytest.mark.parametrize(
+    "base, method", [(tables.SAME_CODE, "averaging"), (tables.BEST_SEQUENTIAL, "sequential")]
+)
+def test_weak_scaling_finds_its_base_though_the_samples_in_total_grow(base, method):
+    # as the harness records it: data_size is the total; two sweeps, of 500 and of 4000 samples a worker
+    rows = [
+        measured(1, 10.0, method=method, scaling="weak", data_size=500, samples_per_s=100.0),
+        measured(1, 80.0, method=method, scaling="weak", data_size=4000, samples_per_s=120.0),
+        measured(1, 9.0, method=method, scaling="strong", data_size=1000, samples_per_s=1.0),
+        measured(2, 11.0, scaling="weak", data_size=1000, samples_per_s=180.0),
+        measured(2, 90.0, scaling="weak", data_size=8000, samples_per_s=180.0),
+    ]
+    table = tables.speedup_table(synthetic.runs(rows))
+    found = table[(table["workers"] == 2) & (table["base"] == base)].set_index("data_size")
+    assert found.loc[1000, "speedup"] == pytest.approx(180 / 100)
+    assert found.loc[8000, "speedup"] == pytest.approx(180 / 120)
+    assert found.loc[1000, "base_seconds"] == 10.0
+
+
+def test_strong_scaling_takes_no_base_of_other_data():
+    rows = [measured(1, 10.0, data_size=500), measured(2, 11.0, data_size=1000)]
+    table = tables.speedup_table(synthetic.runs(rows))
+    assert table.loc[table["workers"] == 2, "speedup"].isna().all()
+
+
 def test_a_row_without_a_base_has_no_speedup():
     table = tables.speedup_table(synthetic.runs([measured(2, 5.0)]))
     assert table["speedup"].isna().all() and (table["seconds"] == 5.0).all()
@@ -84,6 +109,19 @@ def test_simulated_speedups_are_those_of_the_time_model():
                      & (timings["method"] == "averaging")]  # fmt: skip
     assert row["speedup"] == pytest.approx(source["speedup_same_code"].mean())
     assert row["n"] == 3 and row["spread"] == "range"
+
+
+def test_modelled_rows_say_the_threads_of_their_base():
+    runs = synthetic.runs([synthetic.record(threads_per_worker=2, workers=4)])
+    timing = {"run_id": runs["run_id"][0], "cluster": "c", "evidence": "simulated", "workers": 4, "train_s": 9.0,
+              "speedup_same_code": np.nan, "speedup_best_sequential": 3.0, "best_sequential_threads": 2}  # fmt: skip
+    table = tables.speedup_table(runs, pd.DataFrame([timing])).set_index("base")
+    assert table.loc[tables.BEST_SEQUENTIAL, "base_threads"] == 2
+    assert pd.isna(table.loc[tables.SAME_CODE, "base_threads"])  # it has no base
+    runs = synthetic.runs()
+    modelled = tables.speedup_table(runs, synthetic.timings(runs))
+    modelled = modelled[(modelled["evidence"] == "simulated") & modelled["speedup"].notna()]
+    assert len(modelled) and (modelled["base_threads"] == modelled["threads_per_worker"]).all()
 
 
 def test_time_parts_add_up_to_the_wall():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +11,8 @@ import pandas as pd
 from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
 from implementations.reporting.figures.speedup import configurations, main_configuration, main_period
+from implementations.reporting.files import DamagedTable, read_table
+from implementations.reporting.rows import ENDED
 from implementations.reporting.tables import accuracy_table, command_for, volume_table
 
 OVERSUBSCRIBED = "*"  # more workers than cores
@@ -223,10 +226,7 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
     ``most_workers``.
     """
     parts = []
-    ended = runs[
-        runs["status"].isin(["ok", "target_missed"]).fillna(False).astype(bool)
-        & (runs["workers"] <= most_workers)
-    ]
+    ended = runs[runs["status"].isin(ENDED).fillna(False).astype(bool) & (runs["workers"] <= most_workers)]
     for (method, evidence), rows in ended.groupby(["method", "evidence"], sort=True):
         rows = main_period(main_configuration(rows))
         for count in sorted({int(rows["workers"].min()), int(rows["workers"].max())}) if len(rows) else []:
@@ -234,7 +234,11 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
             path = results_dir / "runs" / run["run_id"] / "curve.parquet"
             if not path.is_file():
                 continue
-            curve = pd.read_parquet(path)
+            try:
+                curve = read_table(path, "delete the run's folder and run again")
+            except DamagedTable as error:
+                print(f"warning: a curve is left out: {error}", file=sys.stderr)
+                continue
             for panel, column in (("seconds", "train_s"), ("bytes", "sent_bytes_total")):
                 if (panel == "seconds" and evidence != "measured") or not (curve[column] > 0).any():
                     continue
