@@ -39,6 +39,11 @@ class FullyConnected(WorkerModel):
         self.theta_wp[1:] = self.theta_wp[0]
 
     @property
+    def affine_layers(self) -> tuple[str, ...]:
+        """All layers."""
+        return tuple(f"w{layer}" for layer in range(len(self.widths) - 1))
+
+    @property
     def flops_per_sample(self) -> int:
         """Two per weight forward, two for the weight gradient, two for the input gradient (not in layer one)."""
         products = [inputs * outputs for inputs, outputs in itertools.pairwise(self.widths)]
@@ -52,7 +57,12 @@ class FullyConnected(WorkerModel):
             # autograd calls backward only where some input wants a gradient
             w_woi = w_woi.detach().requires_grad_(torch.is_grad_enabled())
             h_wbi = Linear.apply(
-                h_wbi, w_woi, self.weights[f"b{layer}"], self.grads[f"w{layer}"], self.grads[f"b{layer}"]
+                h_wbi,
+                w_woi,
+                self.weights[f"b{layer}"],
+                self.grads[f"w{layer}"],
+                self.grads[f"b{layer}"],
+                self.affine_gradients.get(f"w{layer}"),
             )
             if layer < last:
                 h_wbi = self._activation(h_wbi)

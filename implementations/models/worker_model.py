@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 import torch
 import torch.nn.functional as F
 
+from implementations.models.linear import AffineGradient
+
 
 class WorkerModel(ABC):
     """Base of all models: buffers, their views, and loss and gradient of all workers at once."""
@@ -25,6 +27,8 @@ class WorkerModel(ABC):
         self.grad_wp = torch.zeros(workers, self.params_per_worker)
         self.weights = self._views(self.theta_wp, shapes)
         self.grads = self._views(self.grad_wp, shapes)
+        # By name of the weight; empty but for an optimiser that needs more than the gradient.
+        self.affine_gradients: dict[str, AffineGradient] = {}
         self._shapes = shapes
 
     @staticmethod
@@ -40,6 +44,11 @@ class WorkerModel(ABC):
     def workers(self) -> int:
         """Workers whose weights this object holds."""
         return self.theta_wp.shape[0]
+
+    @property
+    def affine_layers(self) -> tuple[str, ...]:
+        """Names of the weights whose gradient ``affine_gradients`` may take over, in order of the layers."""
+        return ()
 
     @property
     @abstractmethod
@@ -75,4 +84,5 @@ class WorkerModel(ABC):
         one.theta_wp, one.grad_wp = self.theta_wp[worker : worker + 1], self.grad_wp[worker : worker + 1]
         one.weights = self._views(one.theta_wp, self._shapes)
         one.grads = self._views(one.grad_wp, self._shapes)
+        one.affine_gradients = {}  # those keep statistics of all workers
         return one

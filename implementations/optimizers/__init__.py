@@ -1,0 +1,1 @@
+"""Optimisers that torch does not have, on the flat buffers of a ``WorkerModel``."""
