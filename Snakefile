@@ -16,7 +16,16 @@ from snakemake.utils import min_version
 min_version("9.27.1")
 sys.path.insert(0, str(workflow.basedir))
 
-from implementations.workflow import CALIBRATION_NOTE, LOCAL_CLUSTER, Pipeline, code, files, repo
+from implementations.workflow import (
+    CALIBRATION_NOTE,
+    CALIBRATION_OUTCOME,
+    LOCAL_CLUSTER,
+    Pipeline,
+    code,
+    files,
+    prepared,
+    repo,
+)
 
 pipeline = Pipeline(workflow)
 
@@ -58,16 +67,20 @@ onerror:
     print(pipeline.ending(well=False), flush=True)
 
 
-# The targets: each makes the report, then tells how the points ended, and fails if a point failed.
+# The targets: each makes the report, then tells how points and steps ended, and fails if one of them failed.
 
 
 rule all:
     input:
         page="reports/report.html",
+        steps=lambda w: [CALIBRATION_OUTCOME, *pipeline.preparations()],
     log:
         "results/logs/status_all.log",
+    params:
+        partial="",
     shell:
-        "python -m implementations status 2>&1 | tee {log}"
+        "{{ python -m implementations status {params.partial} || failed=1;"
+        " python -m implementations.workflow {input.steps} || failed=1; exit ${{failed:-0}}; }} 2>&1 | tee {log}"
 
 
 use rule all as smoke with:
@@ -98,9 +111,12 @@ use rule all as layerwise with:
 use rule all as report with:
     log:
         "results/logs/status_report.log",
+    params:
+        partial="--partial",
 
 
-# The steps
+# The steps. Preparation and calibration end well also when they fail, and say so in their outcome file: what does not
+# need them goes on, what does is recorded as failed. Their outcome files are updated, as they count the attempts.
 
 
 rule prepare:
@@ -108,35 +124,39 @@ rule prepare:
         card=lambda w: repo(f"datasets/{w.dataset}/card.yaml"),
         recipe=lambda w: repo(f"datasets/{w.dataset}/prepare.py"),
     output:
-        "results/data/{dataset}/summary.json",
+        update(prepared("{dataset}")),
     log:
         "results/logs/prepare_{dataset}.log",
+    params:
+        attempt=lambda w: pipeline.step_attempt(prepared(w.dataset), f"results/data/{w.dataset}/summary.json"),
     shell:
-        "python -m implementations prepare {wildcards.dataset} 2>&1 | tee {log}"
+        "python -m implementations prepare {wildcards.dataset} --outcome {output} 2>&1 | tee {log}"
 
 
 rule calibrate:
     input:
-        lambda w: [ancient(summary) for summary in pipeline.calibration_data()],
+        lambda w: [ancient(outcome) for outcome in pipeline.preparations()],
     output:
-        cluster=LOCAL_CLUSTER,
+        outcome=update(CALIBRATION_OUTCOME),
         covers=CALIBRATION_NOTE,
     log:
         "results/logs/calibrate.log",
     priority: 10  # first, so that what takes the time of this machine is known whatever else fails
     threads: lambda w: workflow.cores
     params:
+        attempt=lambda w: pipeline.step_attempt(CALIBRATION_OUTCOME, LOCAL_CLUSTER),
         covers=lambda w: pipeline.calibration,
         quick=lambda w: pipeline.quick,
         points=lambda w, output: pipeline.points_arguments,
+        cluster=LOCAL_CLUSTER,
     shell:
-        "python -m implementations calibrate {params.points} {params.quick} --out {output.cluster} 2>&1 | tee {log}"
-        " && printf '%s' {params.covers:q} > {output.covers}"
+        "python -m implementations calibrate {params.points} {params.quick} --out {params.cluster}"
+        " --outcome {output.outcome} 2>&1 | tee {log} && printf '%s' {params.covers:q} > {output.covers}"
 
 
 rule run:
     input:
-        lambda w: pipeline.summary(w.batch),
+        lambda w: pipeline.prepared(w.batch),
     output:
         "results/batches/{batch}.json",
     log:
@@ -177,7 +197,7 @@ rule collect:
 rule timings:
     input:
         runs="results/runs.parquet",
-        calibration=LOCAL_CLUSTER,
+        calibration=CALIBRATION_OUTCOME,
         clusters=lambda w: pipeline.clusters(),
         code=code("timings"),
     output:

@@ -65,7 +65,19 @@ def _doctor(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> int:
     from implementations import data
 
-    return max(data.command(name, args.results) for name in args.dataset)
+    if args.outcome is None:
+        return max(data.command(name, args.results) for name in args.dataset)
+    from implementations.workflow import leave_outcome
+
+    if len(args.dataset) > 1:
+        raise UserError(f"--outcome {args.outcome}: give one data set, got {', '.join(args.dataset)}")
+    name = args.dataset[0]
+
+    def step() -> None:
+        data.prepare(name, args.results)
+        data.command(name, args.results)  # tells what is there now
+
+    return leave_outcome(args.outcome, args.results / "data" / name / "summary.json", step)
 
 
 def _points(args: argparse.Namespace) -> None:
@@ -74,12 +86,30 @@ def _points(args: argparse.Namespace) -> None:
     print(config.describe(_settings(args)))
 
 
-def _calibrate(args: argparse.Namespace) -> None:
+def _calibrate(args: argparse.Namespace) -> int:
+    """Measure this machine; with ``--outcome`` without the points whose data are missing, and then to be done again."""
     from implementations.cluster.calibrate import calibrate, shapes_of
+    from implementations.data.summary import find_fault
 
     settings = _settings(args)
-    shapes = shapes_of(settings.points, args.results)
-    print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
+
+    def measure(points: Any) -> None:
+        shapes = shapes_of(points, args.results)
+        print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
+
+    if args.outcome is None:
+        measure(settings.points)
+        return 0
+    from implementations.workflow import leave_outcome
+
+    def step() -> str | None:
+        args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
+        names = sorted({point.dataset for point in settings.points})
+        missing = [name for name in names if find_fault(args.results / "data" / name)]
+        measure([point for point in settings.points if point.dataset not in missing])
+        return f"step times without those of {', '.join(missing)}: not prepared" if missing else None
+
+    return leave_outcome(args.outcome, args.out, step)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -132,6 +162,8 @@ def _train(args: argparse.Namespace) -> int:
 def _train_values(args: argparse.Namespace) -> dict[str, Any]:
     import yaml
 
+    from implementations.yamlfile import load_yaml
+
     values: dict[str, Any] = {
         "method": args.method,
         "dataset": args.dataset,
@@ -144,7 +176,7 @@ def _train_values(args: argparse.Namespace) -> dict[str, Any]:
         if not key or not value:
             raise UserError(f"--set {item}: write KEY=VALUE, as in --set sync_period=5")
         try:
-            values[key] = yaml.safe_load(value)
+            values[key] = load_yaml(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {item}: the value is not YAML ({error.problem})") from error
     return values
@@ -161,24 +193,35 @@ def _collect(args: argparse.Namespace) -> None:
     from implementations.reporting.collect import collect
 
     settings = _settings(args)
-    collect([point.run_id for point in settings.points], args.results, args.out)
+    collect(settings.points, args.results, args.out)
 
 
 def _timings(args: argparse.Namespace) -> None:
-    import pandas as pd
-
+    from implementations.reporting.files import read_table
     from implementations.timings import write_timings
 
-    settings, runs = _settings(args), pd.read_parquet(args.runs)
+    settings, runs = _settings(args), read_table(args.runs)
     folder = args.configfile.parent / "clusters"  # a user's own clusters lie beside the config file
-    write_timings(
-        runs,
-        args.results,
-        settings.clusters,
-        args.out,
-        folder if folder.is_dir() else None,
-        settings.projected,
-    )
+    clusters_dir = folder if folder.is_dir() else None
+    clusters = _calibrated(settings.clusters, args.results, clusters_dir)
+    write_timings(runs, args.results, clusters, args.out, clusters_dir, settings.projected)
+
+
+def _calibrated(names: Any, results: Path, clusters_dir: Path | None) -> list[str]:
+    """The clusters without those that are, or are like, this machine where it is not calibrated: a warning each."""
+    from implementations.cluster import machine
+
+    kept = []
+    for name in names:
+        try:
+            machine.load(name, results, clusters_dir)
+        except UserError as error:
+            if f"cluster {machine.THIS_HOST}:" not in str(error):
+                raise
+            print(f"paratrain: warning: no times on cluster {name}: {error}", file=sys.stderr)
+        else:
+            kept.append(name)
+    return kept
 
 
 def _claims(args: argparse.Namespace) -> None:
@@ -188,22 +231,20 @@ def _claims(args: argparse.Namespace) -> None:
 
 
 def _tables(args: argparse.Namespace) -> None:
-    import pandas as pd
-
     from implementations.reporting import make_tables
+    from implementations.reporting.files import read_table
     from implementations.timings import validation
 
-    runs, timings = pd.read_parquet(args.runs), pd.read_parquet(args.timings)
+    runs, timings = read_table(args.runs), read_table(args.timings)
     make_tables(runs, timings, validation(runs, timings), args.out, _settings(args).tier)
 
 
 def _figures(args: argparse.Namespace) -> None:
-    import pandas as pd
-
     from implementations.reporting import make_figures, make_headline
+    from implementations.reporting.files import read_table
     from implementations.timings import validation
 
-    runs, timings = pd.read_parquet(args.runs), pd.read_parquet(args.timings)
+    runs, timings = read_table(args.runs), read_table(args.timings)
     make_figures(runs, timings, validation(runs, timings), args.results, args.out, tier=_settings(args).tier)
     if args.headline:
         make_headline(figures_dir=args.out, out_dir=args.headline)
@@ -218,7 +259,7 @@ def _report(args: argparse.Namespace) -> None:
 def _status(args: argparse.Namespace) -> int:
     from implementations.reporting import summarise
 
-    return summarise(args.results, args.reports)
+    return summarise(args.results, args.reports, partial=args.partial)
 
 
 def _settings(args: argparse.Namespace) -> Any:
@@ -267,12 +308,15 @@ def _parser() -> argparse.ArgumentParser:
 
     prepare = verb("prepare", _prepare, "fetch, verify and prepare data sets", False)
     prepare.add_argument("dataset", nargs="+")
+    outcome = "file for how it ended; the exit code is then 0 also when it failed"
+    prepare.add_argument("--outcome", type=Path, help=outcome)
 
     verb("points", _points, "print the points of a tier by method and evidence")
 
     calibrate = verb("calibrate", _calibrate, "measure this machine: step time, collectives; takes it alone")
     _lies_in_results(calibrate, out="calibration/this-host.yaml")
     calibrate.add_argument("--quick", action="store_true", help="fewer sizes and repeats, about 10 s")
+    calibrate.add_argument("--outcome", type=Path, help=outcome)
 
     run = verb("run", _run, "run the points of a batch that have no valid record")
     run.add_argument("--batch", required=True)
@@ -309,7 +353,10 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--reports", type=Path, default=Path("reports"))
     report.add_argument("--out", type=Path, default=Path("reports/report.html"))
 
-    status = verb("status", _status, "say how the last run ended; exit code 1 when a point failed", False)
+    status = verb(
+        "status", _status, "say how the last run ended; exit code 1 when a point has no result", False
+    )
+    status.add_argument("--partial", action="store_true", help="points without a record are no failure")
     status.add_argument("--reports", type=Path, default=Path("reports"))
     return parser
 

@@ -96,6 +96,12 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         entries.append({"point": point.to_json(), "attempts": attempts, "code_hash": point_code_hash(point)})
         for path in (record.record_path, started_path, failure_path):
             path(job.results, point.run_id).unlink(missing_ok=True)
+    if fault := find_fault(job.results / "data" / first.dataset):
+        reason = (
+            f"data set {first.dataset!r}: {fault}; run: python -m implementations prepare {first.dataset}"
+        )
+        same = [index for index, point in enumerate(points) if point.dataset == first.dataset]
+        return _record_all([points[i] for i in same], [entries[i] for i in same], job, "failed", reason)
     try:
         command = mpi_command(first.processes, job.launcher) if _uses_mpi(first) else []
     except UserError as error:

@@ -13,6 +13,8 @@ import shlex
 import shutil
 import socket
 import sys
+import traceback
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ("spark", "ist", "averaging", "layerwise")
 LOCAL_CLUSTER = "results/calibration/this-host.yaml"
 CALIBRATION_NOTE = "results/calibration/covers.json"
+CALIBRATION_OUTCOME = "results/calibration/outcome.json"
 LAUNCHER_VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid": processes of a run end when that process is gone
 
 
@@ -111,9 +114,9 @@ class Pipeline:
                 return file, found, settings.points_of(found)
         sys.exit(f"results/batches/{batch_id}.json: no such batch in {' or '.join(tiers)}")
 
-    def summary(self, batch_id: str) -> str:
-        """The prepared data that a batch needs."""
-        return f"results/data/{self.batch(batch_id)[1].dataset}/summary.json"
+    def prepared(self, batch_id: str) -> str:
+        """How the preparation of the batch's data ended."""
+        return prepared(self.batch(batch_id)[1].dataset)
 
     def threads(self, batch_id: str) -> int:
         """Cores to hold: all of them when timings are taken, so that nothing else runs beside it."""
@@ -141,6 +144,12 @@ class Pipeline:
             total = sum(number or 1 for number in numbers)
             self._attempts[batch_id] = f"attempt {total}" + (f", {lost} lost" if lost else "")
         return self._attempts[batch_id]
+
+    def step_attempt(self, outcome: str, product: str) -> str:
+        """Changes while a preparation or calibration failed, or what it made is lost; else it stays."""
+        if outcome not in self._attempts:
+            self._attempts[outcome] = f"attempt {next_step_attempt(outcome, product)}"
+        return self._attempts[outcome]
 
     # What follows the runs
 
@@ -175,17 +184,17 @@ class Pipeline:
         }
         try:
             there = json.loads(Path(CALIBRATION_NOTE).read_text(encoding="utf-8"))
-            same = all(there[key] == wanted[key] for key in ("host", "code")) and Path(LOCAL_CLUSTER).exists()
+            same = all(there[key] == wanted[key] for key in ("host", "code"))
+            same = same and read_outcome(CALIBRATION_OUTCOME)["ok"] and Path(LOCAL_CLUSTER).exists()
             if same and (wanted["quick"] or (not there["quick"] and shapes <= set(there["shapes"]))):
                 wanted = there
         except (OSError, ValueError, KeyError, TypeError):
             pass
         return json.dumps(wanted)
 
-    def calibration_data(self) -> list[str]:
-        """The prepared data that the calibration asks for its sizes."""
-        names = {json.loads(shape)[1] for shape in json.loads(self.calibration)["shapes"]}
-        return [f"results/data/{name}/summary.json" for name in sorted(names)]
+    def preparations(self) -> list[str]:
+        """How the preparations ended that this start's points need; the calibration asks the data for their sizes."""
+        return [prepared(name) for name in sorted({point.dataset for point in self.settings.points})]
 
     @property
     def quick(self) -> str:
@@ -198,7 +207,7 @@ class Pipeline:
         if well:
             return f"report: {report}"
         if self._reported:
-            return f"report, made although some points failed (see above): {report}"
+            return f"report, made although something failed (see above): {report}"
         return "no report was made by this start; what failed is told above, and in results/logs"
 
     @property
@@ -206,6 +215,61 @@ class Pipeline:
         """Whether this start came as far as telling how the points ended."""
         began = psutil.Process().create_time()
         return any(log.stat().st_mtime >= began for log in Path("results/logs").glob("status_*.log"))
+
+
+def prepared(dataset: str) -> str:
+    """The file that says how the preparation of a data set ended."""
+    return f"results/prepared/{dataset}.json"
+
+
+def next_step_attempt(outcome: str | Path, product: str | Path) -> int:
+    """The number of the attempt that a step is at: unchanged while it ended well and what it made is there."""
+    values = read_outcome(outcome)
+    return values["attempts"] + (Path(outcome).exists() and not (values["ok"] and Path(product).exists()))
+
+
+def leave_outcome(path: str | Path, product: str | Path, step: Callable[[], str | None]) -> int:
+    """Carry out a step that makes ``product``, and leave in ``path`` whether it ended well; returns 0 either way.
+
+    A step fails by an exception, or returns what it could not do. Keys: ``ok``, ``reason``, ``attempts``.
+    """
+    attempts = next_step_attempt(path, product)
+    try:
+        reason = step()
+    except UserError as error:
+        reason = str(error)
+    except Exception as error:  # a defect in one step stops no other step either
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+    if reason:
+        print(f"paratrain: error: {reason}", file=sys.stderr, flush=True)
+    values = {"ok": not reason, "reason": reason or None, "attempts": attempts}
+    record.write_text(Path(path), json.dumps(values, indent=1))
+    return 0
+
+
+def read_outcome(path: str | Path) -> dict[str, Any]:
+    """What ``leave_outcome`` left; where there is nothing to read, the first attempt is yet to come."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        return {"ok": bool(values["ok"]), "reason": values["reason"], "attempts": int(values["attempts"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"ok": True, "reason": None, "attempts": 1}
+
+
+def failed_steps(outcomes: Iterable[str]) -> list[str]:
+    """A line for each preparation or calibration that failed: which, why, and its log."""
+    lines = []
+    for path in outcomes:
+        values = read_outcome(path)
+        if not values["ok"]:
+            name = Path(path).stem
+            what, log = (f"preparation of {name}", f"prepare_{name}")
+            if path == CALIBRATION_OUTCOME:
+                what, log = "calibration of this machine", "calibrate"
+            reason = str(values["reason"]).replace("\n", " ")
+            lines.append(f"  failed: {what}: {reason} (log: results/logs/{log}.log)")
+    return lines
 
 
 def repo(path: str) -> str:
@@ -273,3 +337,14 @@ def _load(configfile: str) -> config.Settings:
 def _put_first(variable: str, folder: str) -> None:
     folders = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != folder]
     os.environ[variable] = os.pathsep.join([folder, *folders])
+
+
+def main(outcomes: list[str]) -> int:
+    """Tell which steps failed; exit code 1 if any did. The next start tries them again."""
+    lines = failed_steps(outcomes)
+    print("\n".join(lines), end="\n" if lines else "", flush=True)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

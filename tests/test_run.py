@@ -173,6 +173,13 @@ def test_without_mpi_every_point_fails_with_the_way_out(job):
     assert list(run(points, job).values()) == ["ok", "ok", "ok"]
 
 
+def test_points_whose_data_are_missing_fail_at_once_and_spare_the_others(job):
+    missing = [point_of("sequential", dataset="fashion_mnist", seed=seed) for seed in (1, 2)]
+    assert list(run([*missing, point_of("sequential")], job).values()) == ["failed", "failed", "ok"]
+    assert "prepare fashion_mnist" in read(job, missing[0])["reason"]
+    assert not started_path(job.results, missing[1].run_id).exists()
+
+
 def test_sizes_that_do_not_fit_fail_with_their_names(job):
     point = point_of("averaging", 100, minibatch=64)
     assert run([point], job)[point.run_id] == "failed"

@@ -1,7 +1,8 @@
 """Stands in for ``python -m implementations`` in a copy of the repository: each verb leaves its files, at once.
 
-The file ``fail`` holds words; a point whose run id has one of them fails. While the file ``slow`` is there, the second
-point of a batch takes a minute. ``journal`` gets a line for each point that is trained.
+The file ``fail`` holds words; a point whose run id has one of them fails, and so do ``prepare`` and ``calibrate``.
+While the file ``slow`` is there, the second point of a batch takes a minute. ``journal`` gets a line for
+each point that is trained.
 """
 
 import argparse
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from implementations import config, record
 from implementations.codehash import code_hash
+from implementations.errors import UserError
+from implementations.workflow import leave_outcome
 
 TABLES = ("speedup", "time_split", "accuracy", "volume", "tuning", "validation", "runs", "failures")
 RESULTS = Path("results")
@@ -49,6 +52,7 @@ def run(args: argparse.Namespace) -> None:
         with Path("journal").open("a") as journal:
             journal.write(f"{point.run_id}\n")
         failed = any(word in point.run_id for word in words_of("fail"))
+        failed = failed or not (RESULTS / "data" / point.dataset / "summary.json").exists()
         values = {
             **record.identity(point),
             "status": "failed" if failed else "ok",
@@ -57,6 +61,13 @@ def run(args: argparse.Namespace) -> None:
         }
         record.write(RESULTS, values)
     write(args.manifest)
+
+
+def make(verb: str, path: str, text: str = "{}") -> None:
+    Path(path).unlink(missing_ok=True)
+    if verb in words_of("fail"):
+        raise UserError(f"{verb} was told to fail")
+    write(path, text)
 
 
 def status() -> int:
@@ -69,12 +80,16 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb")
     parser.add_argument("name", nargs="?")
-    for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "paper"):
+    for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "paper", "outcome"):
         parser.add_argument(f"--{option}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--partial", action="store_true")
     args = parser.parse_args()
     if args.verb == "prepare":
-        write(f"results/data/{args.name}/summary.json")
+        summary = f"results/data/{args.name}/summary.json"
+        return leave_outcome(args.outcome, summary, lambda: make("prepare", summary))
+    elif args.verb == "calibrate":
+        return leave_outcome(args.outcome, args.out, lambda: make("calibrate", args.out))
     elif args.verb == "run":
         run(args)
     elif args.verb == "status":
@@ -87,7 +102,7 @@ def main() -> int:
     elif args.verb == "claims":
         table(args.out)
     else:
-        write(args.out, f"quick: {str(args.quick).lower()}\n")
+        write(args.out)
     return 0
 
 

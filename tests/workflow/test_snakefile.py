@@ -143,7 +143,7 @@ def test_a_failed_point_stops_nothing_and_is_tried_again(world):
     assert len(world.trained()) == 6
     assert world.report.exists()
     assert "failed: averaging_k2" in first.stdout
-    assert f"some points failed (see above): {world.report}" in first.stdout
+    assert f"something failed (see above): {world.report}" in first.stdout
 
     again = world.start()
     assert again.returncode != 0
@@ -158,6 +158,40 @@ def test_a_failed_point_stops_nothing_and_is_tried_again(world):
     shutil.rmtree(next((world.folder / "results/runs").glob("averaging*")))
     assert world.start().returncode == 0
     assert len(world.trained()) == 1, "a record that was lost is made again"
+
+
+def test_a_failed_preparation_or_calibration_stops_nothing_and_is_tried_again(world):
+    (world.folder / "fail").write_text("prepare calibrate")
+    first = world.start()
+    assert first.returncode != 0
+    assert world.report.exists()
+    assert len(world.trained()) == 6, "each point leaves a record that says what it lacked"
+    for told in (
+        "failed: preparation of digits: prepare was told to fail (log: results/logs/prepare_digits.log)",
+        "failed: calibration of this machine: calibrate was told to fail (log: results/logs/calibrate.log)",
+        f"something failed (see above): {world.report}",
+    ):
+        assert told in first.stdout
+    assert not (world.folder / "results/calibration/this-host.yaml").exists()
+
+    (world.folder / "fail").write_text("calibrate")
+    second = world.start()
+    assert second.returncode != 0
+    assert len(world.trained()) == 6
+    assert "failed: preparation" not in second.stdout
+    assert "failed: calibration of this machine" in second.stdout
+    jobs = world.jobs()
+    assert jobs["calibrate"] == 1
+    assert not {"run", "run_measured", "prepare"} & set(jobs)
+
+    (world.folder / "fail").write_text("")
+    third = world.start()
+    assert third.returncode == 0, third.stdout
+    assert world.trained() == []
+    assert not {"run", "run_measured", "prepare", "calibrate"} & set(world.jobs())
+
+    (world.folder / "results/data/digits/summary.json").unlink()
+    assert world.jobs()["prepare"] == 1, "what was lost is made again"
 
 
 def test_a_killed_start_goes_on(world):
