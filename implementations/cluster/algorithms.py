@@ -6,7 +6,7 @@ from whom it receives which range meanwhile. ``run`` carries a schedule out over
 (so the result has the same bits), without moving any byte twice.
 
 * ring: reduce-scatter and allgather in m-1 neighbour steps each (Patarasuk and Yuan 2009); chunks may be uneven.
-* butterfly: recursive doubling, partner = rank XOR 2^k (averaging paper, digest section 2.1); m a power of two.
+* butterfly: recursive doubling, partner = rank XOR 2^k (Su and Chen 2015, drafts); m a power of two.
 * tree: binomial reduction to worker 0 and broadcast.   * star: worker 0 receives all, and sends to all.
 """
 

@@ -1,6 +1,6 @@
 """Closed forms of what each worker puts on the wire, by operation and algorithm. Pure arithmetic; GB is 1e9 bytes.
 
-For an all-reduce of P bytes over m workers (averaging paper, section 6 of its digest: "communication volume"):
+For an all-reduce of P bytes over m workers (derived for the set-up of Su and Chen 2015):
 
 * ring, and the library's own (Rabenseifner's halving and doubling sends the same): each worker sends and receives
   ``2 (m-1)/m P``; all together exactly ``2 (m-1) P``, whether or not m divides P.
@@ -117,7 +117,7 @@ def chunk_sizes(total: int, parts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PaperVolume:
-    """Section 6 of the averaging paper's digest, for one network and cluster. Bytes; each way counted once.
+    """Traffic of model averaging for one network and cluster (after Su and Chen 2015). Bytes; each way counted once.
 
     ``sent_bytes_per_reduce`` is what a rank sends, and as much again is what it receives.
     """
@@ -135,7 +135,7 @@ class PaperVolume:
 def paper_volume_per_epoch(
     frames: int, workers: int, minibatch: int, period: int, params: int, bytes_per_value: int = 4
 ) -> PaperVolume:
-    """What model averaging every ``period`` minibatches moves in an epoch (averaging paper, digest section 6).
+    """What model averaging every ``period`` minibatches moves in an epoch (derived from Su and Chen 2015).
 
     ``A = floor(frames / (m K M))`` reduces an epoch; each rank sends and receives ``2 (m-1)/m P b`` a reduce (ring or
     Rabenseifner), all ranks together ``2 (m-1) P b``; butterfly ``log2(m) P b`` each way; a root that gathers and
