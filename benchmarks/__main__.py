@@ -23,13 +23,13 @@ LIMIT_S = 600
 def on_ranks(name: str, ranks: int) -> list[dict[str, Any]]:
     """Rows of a benchmark of ``benchmarks.ranks``."""
     command = [*mpi_command(ranks, {}), sys.executable, "-m", "benchmarks.ranks", name]
-    return _rows(command, rank_environment(1, {}))
+    return _rows(command, rank_environment(1))
 
 
 def alone(name: str, threads: int) -> list[dict[str, Any]]:
     """Rows of a benchmark of ``benchmarks.alone`` on so many threads."""
     command = [sys.executable, "-m", "benchmarks.alone", name, str(threads)]
-    return _rows(command, rank_environment(threads, {}))
+    return _rows(command, rank_environment(threads))
 
 
 def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:

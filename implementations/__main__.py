@@ -114,12 +114,11 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     """Run a batch; failures stand in the records and in the manifest, the exit code is 0 all the same."""
-    from implementations import record
+    from implementations import lifeline, record
     from implementations.progress import Bar
     from implementations.run import run_points
-    from implementations.worker import die_with_launcher
 
-    die_with_launcher()
+    lifeline.hold_on()
     settings = _settings(args)
     batch = next((batch for batch in settings.batches if batch.id == args.batch), None)
     if batch is None:
@@ -215,9 +214,7 @@ def _calibrated(names: Any, results: Path, clusters_dir: Path | None) -> list[st
     for name in names:
         try:
             machine.load(name, results, clusters_dir)
-        except UserError as error:
-            if f"cluster {machine.THIS_HOST}:" not in str(error):
-                raise
+        except machine.NotCalibrated as error:
             print(f"paratrain: warning: no times on cluster {name}: {error}", file=sys.stderr)
         else:
             kept.append(name)

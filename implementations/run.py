@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,14 +21,14 @@ from typing import Any
 
 import psutil
 
-from implementations import record
+from implementations import lifeline, record
 from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.codehash import code_hash
 from implementations.data.summary import find_fault, read_summary
 from implementations.errors import UserError
 from implementations.point import Point
 from implementations.progress import Bar
-from implementations.worker import LAUNCHER_VARIABLE, failure_path, started_path
+from implementations.worker import failure_path, started_path
 
 START_LIMIT_S = 120.0  # from the start of the processes to the first point; loading torch takes 2 s
 BETWEEN_POINTS_S = 30.0
@@ -125,10 +124,7 @@ def _processes(
     point: Point, command: list[str], job_file: Path, job: Job, output: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The processes of a job; whatever is left of them is ended at the end of the block."""
-    environment = rank_environment(point.threads_per_worker, job.launcher)
-    environment[LAUNCHER_VARIABLE] = f"{socket.gethostname()}:{os.getpid()}"
-    root = str(Path(__file__).parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    environment = rank_environment(point.threads_per_worker) | lifeline.mark()
     process = subprocess.Popen(
         [*command, sys.executable, "-m", "implementations.worker", str(job_file)],
         env=environment,

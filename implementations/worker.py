@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
-import threading
 import time
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from implementations import record
+from implementations import lifeline, record
 from implementations.errors import UserError
 from implementations.point import Point
-
-LAUNCHER_VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid" of the process that started this one
-WATCH_S = 1.0
 
 
 def main(job_path: str) -> int:
     """Train every point of the job; the first failure ends this process, since ranks may no longer agree."""
-    die_with_launcher()
+    lifeline.hold_on()
     job = json.loads(Path(job_path).read_text())
     results = Path(job["results"])
 
@@ -161,20 +154,6 @@ def _log_to(path: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-
-
-def die_with_launcher() -> None:
-    """End this process when the one that started it is gone, so that a kill leaves nothing behind."""
-    host, _, pid = os.environ.get(LAUNCHER_VARIABLE, "").rpartition(":")
-    if not pid or host != socket.gethostname():
-        return
-
-    def watch() -> None:
-        while psutil.pid_exists(int(pid)):
-            time.sleep(WATCH_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

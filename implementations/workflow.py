@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from implementations import config, host, record
+from implementations import config, host, lifeline, record
 from implementations.codehash import closure, code_hash, normalised
 from implementations.errors import UserError
 from implementations.point import Point
@@ -31,7 +31,6 @@ PAPERS = ("spark", "ist", "averaging", "layerwise")
 LOCAL_CLUSTER = "results/calibration/this-host.yaml"
 CALIBRATION_NOTE = "results/calibration/covers.json"
 CALIBRATION_OUTCOME = "results/calibration/outcome.json"
-LAUNCHER_VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid": processes of a run end when that process is gone
 
 
 class Pipeline:
@@ -45,7 +44,7 @@ class Pipeline:
         _put_first("PYTHONPATH", str(ROOT))
         _put_first("PATH", str(Path(sys.executable).parent))
         if workflow.is_main_process:
-            os.environ[LAUNCHER_VARIABLE] = f"{socket.gethostname()}:{os.getpid()}"
+            os.environ.update(lifeline.mark())
             drop_stale_lock(Path.cwd())
 
     @cached_property

@@ -31,7 +31,7 @@ import numpy as np
 import psutil
 import yaml
 
-from implementations import host
+from implementations import host, record
 from implementations.cluster import launcher, machine
 from implementations.errors import UserError
 
@@ -109,10 +109,7 @@ def calibrate(
 
     values = _file(alone, steps, collectives, link, cores, quick, others_percent)
     machine.build(values, str(out))  # a file that would not load is never written
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    draft.write_text(yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=180))
-    os.replace(draft, out)
+    record.write_text(out, yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=180))
     report(f"calibrate: {out} written after {perf_counter() - began:.0f} s")
     return out
 
@@ -149,7 +146,7 @@ def _measure(ranks: int, order: dict[str, Any], settings: dict[str, Any] | None)
             str(asked),
             str(answer),
         ]
-        environment = launcher.rank_environment(1, settings)
+        environment = launcher.rank_environment(1)
         output, errors, code = launcher._run(command, environment, _LIMIT_S)
         if code != 0 or not answer.is_file():
             last = "\n".join((errors or output).strip().splitlines()[-8:]) or f"exit code {code}"

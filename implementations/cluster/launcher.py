@@ -112,11 +112,8 @@ def mpi_command(ranks: int, settings: Mapping[str, Any] | None = None) -> list[s
     return [path, "-n", str(ranks), *oversubscribe, *_EXPORT.get(kind, []), *binding, *args]
 
 
-def rank_environment(threads: int, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """This process's environment for ranks of ``threads`` threads: thread counts set, Python and the package in reach.
-
-    settings: config's ``launcher``, as for ``mpi_command``.
-    """
+def rank_environment(threads: int) -> dict[str, str]:
+    """The environment for ranks of ``threads`` threads each: thread counts set, Python and the package in reach."""
     environment = dict(os.environ)
     for name in _THREADS:
         environment[name] = str(threads)
@@ -136,7 +133,7 @@ def check_mpi(settings: Mapping[str, Any] | None = None, ranks: int = 2) -> MpiR
     path = find_launcher(settings)
     kind = launcher_kind(path)
     command = [*mpi_command(ranks, settings), sys.executable, "-m", "implementations.cluster.launcher"]
-    output, errors, code = _run(command, rank_environment(1, settings), PROBE_LIMIT_S)
+    output, errors, code = _run(command, rank_environment(1), PROBE_LIMIT_S)
     answers = [
         json.loads(text) for text in re.findall(r'\{"rank".*?\}', output)
     ]  # lines of ranks may run together

@@ -26,6 +26,10 @@ THIS_HOST = "this-host"
 _CONFIG = Path(__file__).parents[2] / "config"
 
 
+class NotCalibrated(UserError):
+    """This machine, or one that is described as like it, is asked for before it was calibrated."""
+
+
 @dataclass(frozen=True)
 class Device:
     """What one worker computes on. ``flops_by_shape`` rows are (batch, width, flop/s), a full grid."""
@@ -153,7 +157,7 @@ def find(name: str, results_dir: str | Path = "results", clusters_dir: str | Pat
     calibration = Path(results_dir) / "calibration" / f"{THIS_HOST}.yaml"
     if name == THIS_HOST:
         if not calibration.is_file():
-            raise UserError(
+            raise NotCalibrated(
                 f"cluster {THIS_HOST}: {calibration} does not exist; measure this machine with "
                 f"'python -m implementations calibrate --out {calibration}'"
             )
@@ -233,7 +237,7 @@ def _resolve(
     try:
         base_path = find(like, results_dir, clusters_dir)
     except UserError as error:
-        raise UserError(f"{path}: like: {error}") from None
+        raise type(error)(f"{path}: like: {error}") from None
     base = _resolve(base_path, results_dir, clusters_dir, (*seen, path))
     build(base, str(base_path))  # so that its mistakes are told under its own name
     merged = {**base, **values}
