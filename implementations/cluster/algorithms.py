@@ -135,6 +135,46 @@ def allreduce_rows_(
                     row[:] = total
 
 
+def mix_rows_(
+    rows: np.ndarray | Sequence[np.ndarray],
+    local: Sequence[tuple[int, int]],
+    sends: Sequence[tuple[int, int]],
+    receives: Sequence[tuple[int, int]],
+    exchange: Callable[[list[tuple[int, np.ndarray]], list[tuple[int, np.ndarray]]], None] | None,
+    scratch: np.ndarray,
+    most_rows: int,
+) -> int:
+    """Replace rows by the mean of themselves and another, which lies here or comes by ``exchange``; all at once.
+
+    Args:
+        rows: flat buffers of the hosted workers.
+        local: (row, row that it takes the mean with).
+        sends: (process, row that it gets).
+        receives: (process, row that takes the mean with what comes). No row changes twice.
+        exchange: ``communicator.Links.exchange``; None where all is local.
+        scratch: one block of values.
+        most_rows: the largest number of rows in any of the processes, so that all of them cut the same blocks.
+
+    Returns the bytes handed to ``exchange``.
+    """
+    changed = [target for target, _ in local] + [target for _, target in receives]
+    width = scratch.size // most_rows
+    handed = 0
+    for low, high in _blocks((0, rows[0].size), width):
+        others = [scratch[i * width : i * width + high - low] for i in range(len(changed))]
+        for (_, source), other in zip(local, others):
+            other[:] = rows[source][low:high]
+        if exchange is not None and (sends or receives):
+            outgoing = [(process, rows[source][low:high]) for process, source in sends]
+            exchange(outgoing, [(process, o) for (process, _), o in zip(receives, others[len(local) :])])
+            handed += sum(values.nbytes for _, values in outgoing)
+        for target, other in zip(changed, others):
+            row = rows[target][low:high]
+            np.add(row, other, out=row)
+            divide_(row, 2)
+    return handed
+
+
 def sum_rows(rows: np.ndarray | Sequence[np.ndarray], out: np.ndarray) -> None:
     """The sum of the rows, added from the first to the last, into ``out``; the rows stay as they are."""
     for low, high in _blocks((0, out.size), _row_length(len(rows), out.itemsize)):

@@ -11,6 +11,7 @@ On equal links it reduces to the textbook forms, for m workers and n bytes:
 * Rabenseifner (recursive halving, then doubling): ``2 log2(m) a + 2 (m-1)/m n / b``
 * binomial tree, reduce and broadcast: ``2 ceil(log2 m) (a + n / b)``
 * star, all through one root: ``2 (m-1) (a + n / b)``
+* a round of pairwise mixing, one step of the butterfly's or the ring's: ``a + n / b``
 """
 
 from __future__ import annotations
@@ -116,6 +117,10 @@ def seconds(
             return (m - 1) * places.shift_s(1, sent / (m - 1))
         case "alltoall":
             return sum(places.shift_s(k, sent / (m - 1)) for k in range(1, m))
+        case "mix" if algorithm != "direct":
+            # mixing.pattern: how far apart those are that mix
+            step, _, distance = algorithm.partition("-")
+            return (places.exchange_s if step == "exchange" else places.shift_s)(int(distance), n)
         case _:
             # permutations, and operations added later: one adapter's messages one after the other
             link, flows = places.slowest, min(places.per_node, m) if m > places.per_node else 1

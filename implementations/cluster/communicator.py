@@ -18,6 +18,7 @@ import torch
 
 from implementations.cluster import algorithms
 from implementations.cluster.ledger import Ledger
+from implementations.cluster.mixing import pattern
 from implementations.cluster.volume import bounds, chunk_sizes, traffic
 from implementations.errors import UserError
 
@@ -67,7 +68,7 @@ class Links(ABC):
 
     @abstractmethod
     def control(self, values: np.ndarray, largest: bool) -> np.ndarray:
-        """Sum or maximum over processes of a few values, as a new array."""
+        """Sum or maximum over processes, as a new array."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -302,10 +303,7 @@ class Communicator:
             destination: a permutation of the ranks.
             shapes: of all workers' buffers; spares the small message, off the ledger, that a list needs.
         """
-        if sorted(destination) != list(range(self.size)):
-            raise ValueError(
-                f"permute: {list(destination)} is no permutation of the {self.size} workers of the group"
-            )
+        self._check_permutation(destination, "permute")
         tensors = self._tensors(buffers)
         if shapes is None and isinstance(buffers, torch.Tensor):
             shapes = [buffers.shape[1:]] * self.size
@@ -325,6 +323,39 @@ class Communicator:
             }
             self._move(sends, received)
         return [received[destination.index(d), d] for d in self.hosted]
+
+    def mix_(self, buffers: Buffers, sources: Sequence[int]) -> None:
+        """Replace each worker r's buffer by the mean of its own and that of worker ``sources[r]``, all at once.
+
+        Args:
+            buffers: floating point, equal shapes on all workers.
+            sources: a permutation of the ranks (``mixing.partners`` has some), the same on all processes; a worker
+                that is its own source keeps its buffer and sends nothing.
+        """
+        rows = self._rows(buffers)
+        first = rows[0]
+        self._check_permutation(sources, "mix_")
+        _check_mean(first.dtype)
+        kind = self._mix_kind(sources, first.nbytes, first.itemsize)
+        if self.size == 1:
+            return
+        with self.ledger.call(kind):
+            place = {worker: index for index, worker in enumerate(self.hosted)}
+            local, sends, receives = [], [], []
+            # by source on both sides, by which the messages of two processes find each other
+            for source, target in enumerate(_inverse(sources)):
+                if source == target:
+                    continue
+                if source in place and target in place:
+                    local.append((place[target], place[source]))
+                elif source in place:
+                    sends.append((self._owners[target], place[source]))
+                elif target in place:
+                    receives.append((self._owners[source], place[target]))
+            exchange = self._links.exchange if self._links is not None else None
+            self.ledger.handed_bytes += algorithms.mix_rows_(
+                rows, local, sends, receives, exchange, self._scratch_like(first), self._most_hosted
+            )
 
     def split(self, color: Sequence[int]) -> dict[int, Communicator]:
         """Groups of the workers of equal colour, in rank order; a negative colour joins none.
@@ -364,7 +395,7 @@ class Communicator:
                     group._links.free()
         self._splits.clear()
 
-    # Control: a few numbers between processes, off the ledger
+    # Control: between processes, off the ledger and the clock
 
     @property
     def processes(self) -> int:
@@ -377,7 +408,7 @@ class Communicator:
         return self._process
 
     def control_sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum over processes, in float64."""
+        """Sum over processes, in float64; a few numbers, or as many as a model has."""
         return self._control(np.asarray(values, dtype=np.float64), largest=False)
 
     def control_max(self, values: np.ndarray) -> np.ndarray:
@@ -385,6 +416,13 @@ class Communicator:
         values = np.asarray(values)
         exact = np.int64 if values.dtype.kind in "iu" else np.float64
         return self._control(values.astype(exact), largest=True)
+
+    def control_bcast(self, values: torch.Tensor) -> torch.Tensor:
+        """What the process of worker 0 passes, as a new tensor; the others pass one equal in shape and dtype."""
+        values = values.detach().clone(memory_format=torch.contiguous_format)
+        if self._links is not None:
+            self._links.bcast_(_array(values), self._owners[0])
+        return values
 
     def world_totals(self) -> dict[str, int]:
         """The ledger's totals over all workers, complete also after calls of split groups."""
@@ -422,9 +460,12 @@ class Communicator:
             return 1
         if op != "mean":
             raise ValueError(f"reduction {op!r}; allowed: sum, mean")
-        if dtype.kind != "f":
-            raise ValueError(f"the mean of {dtype} values is no {dtype}; take op='sum' and divide")
+        _check_mean(dtype)
         return self.size
+
+    def _check_permutation(self, ranks: Sequence[int], op: str) -> None:
+        if sorted(ranks) != list(range(self.size)):
+            raise ValueError(f"{op}: {list(ranks)} is no permutation of the {self.size} workers of the group")
 
     def _kind(
         self,
@@ -446,6 +487,9 @@ class Communicator:
             )
             kind = self._kinds[key] = self.ledger.kind(op, algorithm, self.label, self.workers, form)
         return kind
+
+    def _mix_kind(self, sources: Sequence[int], payload: int, itemsize: int) -> int:
+        return self._kind("mix", pattern(sources), payload, itemsize, destination=_inverse(sources))
 
     def _allreduce_rows_(self, rows: Rows, algorithm: str, divisor: int) -> None:
         """Inside a process in the algorithm's own order of sums; between processes by the library."""
@@ -553,6 +597,15 @@ class Communicator:
             rows=[index for index, r in enumerate(self.hosted) if colors[r] == color],
             label=label,
         )
+
+
+def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    return tuple(np.argsort(permutation).tolist())
+
+
+def _check_mean(dtype: np.dtype) -> None:
+    if dtype.kind != "f":
+        raise ValueError(f"the mean of {dtype} values is no {dtype}; take op='sum' and divide")
 
 
 def _check(tensor: torch.Tensor) -> None:

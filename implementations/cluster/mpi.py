@@ -82,9 +82,12 @@ class MpiLinks(Links):
         self._comm.Bcast(values, root)
 
     def control(self, values: np.ndarray, largest: bool) -> np.ndarray:
-        """Allreduce into a new array."""
-        out = np.empty_like(values)
-        self._comm.Allreduce(values, out, MPI.MAX if largest else MPI.SUM)
+        """Allreduce into a new array; sums, which may be as long as a model, block by block."""
+        out = values.copy()
+        if largest:
+            self._comm.Allreduce(MPI.IN_PLACE, out, MPI.MAX)
+        else:
+            self.allreduce_(out.reshape(-1), 1)
         return out
 
     def barrier(self) -> None:

@@ -49,15 +49,15 @@ def traffic(
     """What ``op`` by ``algorithm`` costs a group of ``group_size`` workers.
 
     Args:
-        op: allreduce | iallreduce | reduce_scatter | allgather | alltoall | bcast | permute | barrier.
+        op: allreduce | iallreduce | reduce_scatter | allgather | alltoall | bcast | permute | mix | barrier.
         algorithm: one of ``ALGORITHMS`` for an all-reduce; the other operations have one form each: reduce_scatter and
-            allgather that of the ring, bcast that of the binomial tree, alltoall and permute direct messages.
+            allgather that of the ring, bcast that of the binomial tree, alltoall, permute and mix direct messages.
         payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for alltoall also
             the matrix [source][destination].
         group_size: workers in the group.
         itemsize: bytes of one value; chunks hold whole values.
         root: who has the data before a bcast.
-        destination: for permute, who gets each worker's buffer.
+        destination: for permute and mix, who gets each worker's buffer; by default the right neighbour.
 
     Raises UserError for an unknown operation or algorithm, and for a butterfly of other than 2^k workers.
     """
@@ -80,7 +80,7 @@ def traffic(
             return _alltoall(_matrix(payload, m, itemsize))
         case "bcast":
             return _tree_bcast(int(payload), m, root)  # type: ignore[arg-type]
-        case "permute":
+        case "permute" | "mix":
             sizes = _per_worker(payload, m)
             to = [(r + 1) % m for r in range(m)] if destination is None else list(destination)
             moved = [size if to[r] != r else 0 for r, size in enumerate(sizes)]

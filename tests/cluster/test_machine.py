@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from implementations.cluster import machine
 from implementations.cluster.collectives import Link, Placement, seconds
+from implementations.cluster.mixing import partners, pattern
 from implementations.config.documents import check, read, schema
 from implementations.config.problems import Place, Problems
 from implementations.errors import UserError
@@ -109,6 +110,29 @@ def test_butterfly_rounds_inside_a_node_use_its_link_and_others_share_the_adapte
     assert cost == pytest.approx((1e-6 + N / 1e10) + 2 * (1e-5 + 2 * N / 1e9))
     alone = seconds("allreduce", "butterfly", Placement(8, 2, inside, Link(1e-5, 1e9, shared=False)), N)
     assert alone == pytest.approx((1e-6 + N / 1e10) + 2 * (1e-5 + N / 1e9))
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 3, 16])
+def test_a_cycle_of_butterfly_mixing_costs_what_the_butterfly_costs(per_node):
+    places = Placement(8, per_node, Link(1e-6, 1e10), Link(1e-5, 1e9))
+    patterns = [pattern(partners("butterfly", 8, round)) for round in range(3)]
+    cycle = sum(seconds("mix", name, places, N, N, 1) for name in patterns)
+    assert cycle == pytest.approx(seconds("allreduce", "butterfly", places, N))
+
+
+def test_mixing_along_a_ring_is_one_step_of_the_ring():
+    inside, between = Link(1e-6, 1e10), Link(1e-5, 1e9)
+    places = Placement(8, 2, inside, between)
+    ring = seconds("mix", pattern(partners("ring", 8, 0)), places, N, N, 1)
+    assert ring == pytest.approx(1e-5 + N / 1e9)
+    assert 14 * seconds("mix", "shift-1", places, N / 8) == pytest.approx(
+        seconds("allreduce", "ring", places, N)
+    )
+    # hops of 2 leave the node with both devices' models
+    assert seconds("mix", "shift-2", places, N, N, 1) == pytest.approx(1e-5 + 2 * N / 1e9)
+    assert seconds("mix", "direct", places, N, N, 1) == pytest.approx(1e-5 + 2 * N / 1e9)
+    assert seconds("mix", "shift-1", flat(2), N, N, 1) == pytest.approx(A + N / B)
+    assert seconds("mix", "direct", flat(4), N, 0, 0) == pytest.approx(0)
 
 
 def test_tree_and_star_over_nodes():

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implementations.clock import Clock
+from implementations.cluster import algorithms
 from implementations.cluster.ledger import Ledger
+from implementations.cluster.mixing import partners
 from implementations.cluster.simulated import SimulatedCommunicator
 from implementations.cluster.volume import ALGORITHMS, sent_bytes, traffic
 from implementations.errors import UserError
@@ -63,6 +65,7 @@ def test_one_worker_changes_no_bit_and_sends_nothing(algorithm):
     comm.barrier()
     (chunk,) = comm.reduce_scatter(theta)
     (gathered,) = comm.allgather(theta)
+    comm.mix_(theta, [0])
     (moved,) = comm.permute(theta, [0])
     ((received,),) = comm.alltoall([[theta[0]]])
     assert theta.numpy().tobytes() == before
@@ -148,6 +151,43 @@ def test_permute(data, size, stacked):
     assert comm.ledger.sent_bytes_total == sum(b.nbytes for r, b in enumerate(buffers) if to[r] != r)
 
 
+@given(data=st.data(), size=st.integers(1, 9), stacked=st.booleans(), length=st.integers(0, 40))
+def test_mixing_is_the_mean_of_two(data, size, stacked, length):
+    comm = communicator(size)
+    sources = data.draw(st.permutations(range(size)))
+    everyones = values(size, length)
+    expected = (everyones + everyones[sources]) / 2
+    theta = everyones.clone()
+    comm.mix_(theta if stacked else list(theta.unbind(0)), sources)
+    assert theta.numpy().tobytes() == expected.numpy().tobytes()
+    assert comm.ledger.sent_bytes_total == sum(4 * length for r, s in enumerate(sources) if r != s)
+    assert comm.ledger.messages == sum(length > 0 for r, s in enumerate(sources) if r != s)
+    assert comm.ledger.payload_bytes == (4 * length if size > 1 else 0)
+
+
+def test_mixing_in_blocks_of_all_rows(monkeypatch):
+    monkeypatch.setattr(algorithms, "BLOCK_BYTES", 4 * 64)
+    comm, theta = communicator(5), values(5, 100)  # blocks of 12 columns
+    before = theta.clone()
+    comm.mix_(theta, [2, 0, 1, 3, 4])
+    assert torch.equal(theta[:3], (before[:3] + before[[2, 0, 1]]) / 2)
+    assert torch.equal(theta[3:], before[3:])
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_butterfly_mixing_ends_at_the_bits_of_the_butterfly(size):
+    one = values(size, 333)
+    other = one.clone()
+    mixer, reducer = communicator(size), communicator(size)
+    for round in range(size.bit_length() - 1):
+        mixer.mix_(one, partners("butterfly", size, round))
+    reducer.allreduce_(other, "mean", "butterfly")
+    # halving is exact, so that the sums are the same
+    assert torch.equal(one, other)
+    assert mixer.ledger.sent_bytes_total == reducer.ledger.sent_bytes_total
+    assert mixer.ledger.messages == reducer.ledger.messages
+
+
 @pytest.mark.parametrize("root", [0, 2, 4])
 def test_bcast(root):
     comm = communicator(5)
@@ -213,6 +253,9 @@ def test_control_operations_of_one_process():
     assert (comm.control_max(numbers) == numbers).all()
     assert comm.control_max(np.array([2**62 + 1]))[0] == 2**62 + 1
     assert (comm.process, comm.processes) == (0, 1)
+    row = values(2, 3)[1]
+    copy = comm.control_bcast(row)
+    assert torch.equal(copy, row) and copy.data_ptr() != row.data_ptr()
     assert comm.ledger.frame().empty
 
 
@@ -254,6 +297,7 @@ def test_bfloat16_is_refused_by_name():
         lambda: comm.reduce_scatter(half),
         lambda: comm.allgather(half),
         lambda: comm.permute(half, [1, 0]),
+        lambda: comm.mix_(half, [1, 0]),
         lambda: comm.bcast_(half, 0),
         lambda: comm.alltoall([[half, half], [half, half]]),
         lambda: communicator(1).allreduce_(half[:1]),
@@ -302,6 +346,10 @@ def test_other_mistakes_are_named():
         comm.bcast_(theta, 3)
     with pytest.raises(ValueError, match="no permutation"):
         comm.permute(theta, [0, 0, 1])
+    with pytest.raises(ValueError, match=r"mix_: \[1, 1, 0\] is no permutation"):
+        comm.mix_(theta, [1, 1, 0])
+    with pytest.raises(ValueError, match="the mean of int64"):
+        comm.mix_(theta.long(), [1, 2, 0])
     with pytest.raises(ValueError, match="2 colors for 3 workers"):
         comm.split([0, 1])
     with pytest.raises(ValueError, match="3 blocks for each of 3"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from implementations.cluster import timemodel
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.simulated import SimulatedCommunicator
-from implementations.cluster.timemodel import expected_max, predict, step_cost
+from implementations.cluster.timemodel import expected_max, expected_pair_wait, predict, step_cost
 from tests.cluster.toys import BATCH, FLOPS, MODEL, PARAMS, described, events, figure, steps_table, with_links
 
 
@@ -62,6 +62,30 @@ def test_waiting_is_that_of_random_workers():
     toy = with_links(steps=steps_table())
     timing = predict(events(k, k, m), toy, m, model_params=PARAMS)
     assert timing.straggler_s == pytest.approx(waits.mean(), rel=0.02)
+
+
+def test_who_mixes_in_pairs_waits_less_than_for_all():
+    assert expected_pair_wait(1) == 0
+    assert expected_pair_wait(2) == pytest.approx(
+        1 / math.sqrt(math.pi), rel=0.01
+    )  # the pair is all there is
+    waits = [expected_pair_wait(m) for m in (2, 3, 4, 8, 16, 32)]
+    assert waits == sorted(waits)
+    for m in (4, 8, 16, 32):
+        assert expected_max(2) < expected_pair_wait(m) < expected_max(m)
+        # a walk of its own through the butterfly
+        late = np.zeros((256, m))
+        draws, half = np.random.default_rng(m), []
+        for t in range(400):
+            late += draws.normal(size=late.shape)
+            late = np.maximum(late, late[:, np.arange(m) ^ (1 << t % (m.bit_length() - 1))])
+            half += [late.mean()] if t in (199, 399) else []
+        assert expected_pair_wait(m) == pytest.approx((half[1] - half[0]) / 200, rel=0.04)
+    toy = with_links(steps=steps_table())
+    mixed = events(100, 1, 4, op="mix").replace({"algorithm": {"ring": "shift-1"}})
+    timing = predict(mixed, toy, 4, model_params=PARAMS)
+    assert timing.comm_s == pytest.approx(100 * (1e-5 + 40_000 / 1e9))
+    assert timing.straggler_s == pytest.approx(100 * expected_pair_wait(4) * 1e-4)
 
 
 def test_one_worker_waits_for_nobody():

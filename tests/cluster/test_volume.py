@@ -82,6 +82,7 @@ def test_what_is_sent_is_received(data, m):
         traffic("alltoall", "direct", matrix, m),
         traffic("bcast", "library", payload, m, root=root),
         traffic("permute", "direct", per_worker, m, destination=destination),
+        traffic("mix", "direct", payload, m, destination=destination),
         traffic("barrier", "library", 0, m),
     ]
     for form in forms:
@@ -122,6 +123,23 @@ def test_permute_to_oneself_sends_nothing():
     form = traffic("permute", "direct", [10, 20, 30], 3, destination=[1, 0, 2])
     assert form.sent_bytes == (10, 20, 0)
     assert form.received_bytes == (20, 10, 0)
+
+
+@given(values=sizes, m=groups)
+def test_a_round_of_mixing_sends_every_model_once(values, m):
+    form = traffic("mix", "direct", 4 * values, m)
+    assert form.sent_bytes == form.received_bytes == ((4 * values if m > 1 else 0),) * m
+    assert form.payload_bytes == 4 * values
+    still = traffic("mix", "direct", 4 * values, m, destination=range(m))
+    assert sum(still.sent_bytes) == sum(still.messages) == 0
+
+
+@given(values=st.integers(1, 10**6), power=st.integers(0, 6))
+def test_a_cycle_of_butterfly_mixing_sends_what_the_butterfly_sends(values, power):
+    m = 2**power
+    once, whole = traffic("mix", "direct", 4 * values, m), traffic("allreduce", "butterfly", 4 * values, m)
+    assert tuple(power * n for n in once.sent_bytes) == whole.sent_bytes
+    assert tuple(power * n for n in once.messages) == whole.messages
 
 
 def test_unknown_names_are_refused():

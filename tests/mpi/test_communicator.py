@@ -11,6 +11,7 @@ from mpi4py import MPI
 from implementations.clock import Clock
 from implementations.cluster import algorithms, mpi
 from implementations.cluster.ledger import Ledger
+from implementations.cluster.mixing import PAIRWISE, partners
 from implementations.cluster.mpi import MpiCommunicator, MpiLinks
 from implementations.cluster.simulated import SimulatedCommunicator
 from implementations.cluster.volume import ALGORITHMS, chunk_sizes, sent_bytes
@@ -313,6 +314,49 @@ def test_permutations(kind, form, count):
     assert same_everywhere(totals(comm.ledger))
 
 
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 501, 150_003])
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixing(monkeypatch, kind, length, listed):
+    """Of real ranks and of workers shared out over them: the bits of as many workers in one process."""
+    monkeypatch.setattr(algorithms, "BLOCK_BYTES", 1 << 19)  # the longest goes in blocks that do not buffer
+    comm, alone = communicator(kind), SimulatedCommunicator(SIZE if kind == "real" else MANY, Ledger())
+    everyone = range(comm.size)
+    theta, reference = mine(comm, values(comm.size, length)), values(comm.size, length)
+    draws = np.random.default_rng(length)
+    fitting = [m for m in PAIRWISE if m != "butterfly" or comm.size & (comm.size - 1) == 0]
+    rounds = [
+        *[partners(mixing, comm.size, round) for mixing in fitting for round in range(2)],
+        *[draws.permutation(comm.size).tolist() for _ in range(2)],
+        [0, *[1 + (r % (comm.size - 1)) for r in everyone[1:]]],  # worker 0 keeps its own
+        list(everyone),
+    ]
+    for sources in rounds:
+        comm.mix_(list(theta.unbind(0)) if listed else theta, sources)
+        expected = (reference + reference[sources]) / 2
+        alone.mix_(reference, sources)
+        assert torch.equal(reference, expected)
+    assert theta.numpy().tobytes() == reference[list(comm.hosted)].numpy().tobytes()
+    moved = sum(4 * length for sources in rounds for r in everyone if sources[r] != r)
+    assert comm.ledger.sent_bytes_total == moved
+    assert totals(comm.ledger) == totals(alone.ledger)
+    if kind == "real":
+        assert comm.control_sum(np.array([comm.ledger.handed_bytes]))[0] == moved
+
+
+def test_mixing_inside_a_split():
+    comm = communicator("simulated")
+    everyones = values(comm.size, 7)
+    for group in comm.split([r % 2 for r in range(comm.size)]).values():
+        sources = partners("ring", group.size, 0)
+        rows = [everyones[comm.hosted[row]].clone() for row in group.rows]
+        group.mix_(rows, sources)
+        for r, row in zip(group.hosted, rows, strict=True):
+            pair = everyones[[group.workers[r], group.workers[sources[r]]]]
+            assert torch.equal(row, pair.sum(0) / 2)
+    comm.free()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_bcast_from_every_root(kind):
     comm = communicator(kind)
@@ -406,6 +450,12 @@ def test_control_operations():
         assert comm.control_max(np.array([RANK, -RANK])).tolist() == [SIZE - 1, 0]
         large = comm.control_max(np.array([2**62 + RANK]))
         assert large.dtype == np.int64 and large[0] == 2**62 + SIZE - 1
+        everyones = values(comm.size, 4099)
+        theta = mine(comm, everyones)
+        assert torch.equal(comm.control_bcast(theta[0]), everyones[0])
+        assert torch.equal(theta, mine(comm, everyones))
+        long = np.arange(algorithms.BLOCK_BYTES // 8 + 5) + RANK
+        assert (comm.control_sum(long) == SIZE * (long - RANK) + SIZE * (SIZE - 1) / 2).all()
         assert comm.ledger.frame().empty
         assert comm.ledger.clock.seconds["comm"] == 0
 
