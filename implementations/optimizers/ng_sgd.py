@@ -13,13 +13,14 @@ Shapes: w worker, b sample of a minibatch, i input unit, o output unit, p parame
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from implementations.models.linear import weight_gradient
 from implementations.models.worker_model import WorkerModel
-from implementations.optimizers.fisher import OnlineFisher
+from implementations.optimizers.fisher import OnlineFisher, update
 
 MAX_CHANGE_RULES = ("standard", "author")
 REDUCTIONS = ("mean", "sum")
@@ -87,6 +88,7 @@ class NaturalGradientSGD:
             )
             for name in net.affine_layers
         }
+        self._fishers = [side for layer in self._layers.values() for side in (layer.inputs, layer.outputs)]
         net.affine_gradients = dict(self._layers)
 
     @property
@@ -105,13 +107,13 @@ class NaturalGradientSGD:
         if self._reduction == "sum":
             lr *= self._minibatch
         self._net.theta_wp.add_(self._net.grad_wp, alpha=-lr)
+        update(self._fishers)
 
     def new_epoch(self) -> None:
         """Forget the estimates, where they are to start afresh at each epoch."""
         if self._fresh:
-            for layer in self._layers.values():
-                layer.inputs.reset()
-                layer.outputs.reset()
+            for fisher in self._fishers:
+                fisher.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Rate and estimates: tensors and plain values only."""
@@ -124,14 +126,19 @@ class NaturalGradientSGD:
             layer.inputs.restore(state["state"][f"{name}.in"])
             layer.outputs.restore(state["state"][f"{name}.out"])
 
-    def limit(self, total_w: torch.Tensor, minibatch: int) -> torch.Tensor:
-        """The factor s of each worker, from the change of a summed gradient at rate 1, ``sum_n |Pin_n||Pout_n|``."""
+    def limit(self, gamma_w: torch.Tensor, total_w: torch.Tensor, minibatch: int) -> torch.Tensor:
+        """``gamma_in * gamma_out``, or less where the layer's change would be too large.
+
+        ``total_w`` is ``sum_n |Pin_n||Pout_n|`` of the mean loss's derivatives, ``minibatch`` times less than that of
+        each sample's own.
+        """
         if not self._max_change:
-            return torch.ones_like(total_w)
+            return gamma_w
+        allowed = self._max_change
         if self._rule == "standard":
             lr = self.param_groups[0]["lr"]
-            total_w = total_w * (lr if self._reduction == "sum" else lr / minibatch)
-        return (self._max_change * minibatch / total_w).clamp(max=1)  # at no change: inf, hence 1
+            allowed = allowed / (lr if self._reduction == "sum" else lr / minibatch) if lr else math.inf
+        return torch.minimum(gamma_w, allowed / total_w)  # at no change: inf, hence gamma
 
     def scratch(self, like: torch.Tensor, use: int) -> torch.Tensor:
         """A buffer of a tensor's shape, kept: fresh memory of this size costs as much as the work done on it."""
@@ -157,8 +164,7 @@ class _Layer:
         one_wb, in_wb, gin_w = self.inputs.precondition(x_wbi, pin_wbi, constant=True)
         # The estimate sees each sample's own derivative: its floors are absolute.
         _, out_wb, gout_w = self.outputs.precondition(gy_wbo, pout_wbo, scale=minibatch)
-        gamma_w = gin_w * gout_w
-        factor_w = gamma_w * optimizer.limit(gamma_w * minibatch * (in_wb * out_wb).sum(1), minibatch)
+        factor_w = optimizer.limit(gin_w * gout_w, torch.linalg.vecdot(in_wb, out_wb), minibatch)
         pout_wbo *= factor_w.view(-1, 1, 1)
         weight_gradient(pout_wbo, pin_wbi, gw_woi)
         torch.bmm(one_wb.unsqueeze(1), pout_wbo, out=gb_wo.unsqueeze(1))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from implementations.optimizers.fisher import OnlineFisher
+from implementations.optimizers.fisher import OnlineFisher, update
 
 
 class DenseFisher:
@@ -56,6 +56,7 @@ def run(fisher, x_wbd, constant=False, scale=1.0):
     """Whole rows of gamma * P."""
     out = torch.full_like(x_wbd, float("nan"))
     one, norms, gamma = fisher.precondition(x_wbd, out, constant, scale)
+    update([fisher])
     p = out if one is None else torch.cat([out, one.unsqueeze(2)], 2)
     torch.testing.assert_close(norms, torch.linalg.vector_norm(p, dim=2))
     return p * gamma.view(-1, 1, 1)
@@ -144,6 +145,53 @@ def test_workers_are_independent():
         out = run(together, x, constant=True)
         for worker, fisher in enumerate(alone):
             torch.testing.assert_close(out[worker : worker + 1], run(fisher, x[worker : worker + 1], True))
+
+
+def test_estimates_updated_together_equal_those_updated_alone():
+    """Whatever their dimensions, ranks and batches; some are not due, and one has diverged."""
+    sizes = [
+        (12, 3, 9, 1),
+        (20, 3, 15, 1),
+        (12, 5, 9, 1),
+        (12, 3, 9, 2),
+        (12, 3, 9, 1),
+    ]  # batch, rank, dimensions
+    together = [OnlineFisher(rank, 4.0 + n, 100.0, period) for n, (_, rank, _, period) in enumerate(sizes)]
+    alone = [OnlineFisher(rank, 4.0 + n, 100.0, period) for n, (_, rank, _, period) in enumerate(sizes)]
+    streams = [batches(2, batch, dimensions, 15, seed=n) for n, (batch, _, dimensions, _) in enumerate(sizes)]
+    for step, all_x in enumerate(zip(*streams, strict=True)):
+        if step == 12:
+            all_x[-1][:, 0, 0] = float("nan")
+        for fisher, other, x in zip(together, alone, all_x):
+            fisher.precondition(x, torch.empty_like(x))
+            other.precondition(x, torch.empty_like(x))
+            update([other])
+        update(together)
+    for fisher, other in zip(together, alone):
+        for name, value in fisher.state().items():
+            torch.testing.assert_close(value, other.state()[name])
+
+
+def test_an_update_that_is_due_is_in_the_state_and_in_the_next_batch():
+    early, late = OnlineFisher(3, 4.0, 100.0, 1), OnlineFisher(3, 4.0, 100.0, 1)
+    first, second = batches(1, 10, 7, 2)
+    run(early, first)
+    late.precondition(first, torch.empty_like(first))
+    assert torch.equal(late.state()["factor_wrd"], early.factor_wrd)
+    late.precondition(first, torch.empty_like(first))
+    run(early, first)
+    torch.testing.assert_close(run(late, second), run(early, second))
+
+
+def test_directions_stay_orthonormal_in_single_precision():
+    """Over many updates and six orders of magnitude of the eigenvalues."""
+    fisher, generator = OnlineFisher(10, 4.0, 2000.0, 1), torch.Generator().manual_seed(0)
+    spread = torch.logspace(0, -3, 40)
+    for _ in range(300):
+        run(fisher, torch.randn(2, 50, 40, generator=generator) * spread)
+    for worker in range(2):
+        q = dense_of(fisher, worker)[1]
+        torch.testing.assert_close(q @ q.T, torch.eye(10, dtype=torch.float64), rtol=0, atol=1e-5)
 
 
 def test_scale_acts_on_the_estimate_only():
