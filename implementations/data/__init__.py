@@ -8,12 +8,14 @@ from implementations.data.cards import Card, load_card, names
 from implementations.data.dataset import ArrayData, DataSet, Split
 from implementations.data.loading import load
 from implementations.data.preparation import command, prepare, status
+from implementations.data.speech import SpeechData
 from implementations.data.teacher import TeacherData
 
 __all__ = [
     "ArrayData",
     "Card",
     "DataSet",
+    "SpeechData",
     "Split",
     "TeacherData",
     "command",

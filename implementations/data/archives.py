@@ -1,4 +1,4 @@
-"""Archives unpacked without leaving their folder: tar, zip (wheels too) and Debian packages.
+"""Archives unpacked without leaving their folder: tar, zip (wheels too) and Debian packages; tars known by content.
 
 Only plain files come out. A member whose name or link points outside is refused together with its archive, as
 nobody makes such an archive by accident.
@@ -6,6 +6,8 @@ nobody makes such an archive by accident.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import lzma
 import os
 import shutil
@@ -18,6 +20,8 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from implementations.errors import UserError
+
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 def unpack(archive: str | Path, into: str | Path, only: Collection[str] | None = None) -> list[Path]:
@@ -43,12 +47,52 @@ def unpack(archive: str | Path, into: str | Path, only: Collection[str] | None =
     except subprocess.CalledProcessError as error:
         said = " ".join(error.stderr.decode(errors="replace").split())
         raise UserError(f"{archive.name}: not a whole Debian package: {said}") from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (*_DAMAGE, zipfile.BadZipFile) as error:
         raise UserError(f"{archive.name}: not a whole archive: {error}") from error
     except FileNotFoundError as error:
         if error.filename == "dpkg-deb":
             raise UserError("dpkg-deb not found") from error
         raise
+
+
+def contents_hash(archive: Path) -> str:
+    """Hash of what a tar archive holds, however it is packed: of a line ``SHA256  PATH`` a file, sorted by path.
+
+    As ``sha256sum`` writes them. Folders, links and file modes do not count. UserError for a damaged archive.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            held = {_normal(one.name): _member_hash(tar, one) for one in tar if one.isreg()}
+    except _DAMAGE as error:
+        raise UserError(f"{archive.name}: not a whole archive: {error}") from error
+    lines = (f"{digest}  {name}\n" for name, digest in sorted(held.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def pack_folder(archive: Path, folder: str, into: Path) -> None:
+    """Write the files below ``folder`` of a repository's archive, whose own top folder is left out, as a plain tar.
+
+    UserError for a damaged archive, and for one without such files.
+    """
+    packed = 0
+    try:
+        with tarfile.open(archive) as tar, tarfile.open(into, "w") as out:
+            for member in tar:
+                name = _normal(member.name).partition("/")[2]
+                if member.isreg() and name.startswith(f"{folder}/"):
+                    plain = tarfile.TarInfo(name)
+                    plain.size = member.size
+                    out.addfile(plain, tar.extractfile(member))
+                    packed += 1
+    except _DAMAGE as error:
+        raise UserError(f"{archive.name}: not a whole archive: {error}") from error
+    if not packed:
+        raise UserError(f"{archive.name}: holds no files below {folder}/")
+
+
+def _member_hash(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    with tar.extractfile(member) as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 class _Outside(Exception):

@@ -20,11 +20,12 @@ SCHEMA = ROOT / "config" / "schemas" / "card.schema.yaml"
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file that a source must deliver."""
+    """A file that a source must deliver; of an archive with ``contents``, only what it holds must be right."""
 
     name: str
     bytes: int
     sha256: str
+    contents: str | None = None  # archives.contents_hash
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Card:
     def files(self) -> tuple[RawFile, ...]:
         """The raw files; none for data that is computed, nor for data that is licensed and has sources by hand only."""
         return tuple(RawFile(**entry) for entry in self.values["files"])
+
+    @property
+    def stand_in(self) -> str | None:
+        """The data set to use where this one cannot be had."""
+        return self.values.get("stand_in")
 
     @property
     def sources(self) -> list[dict[str, str]]:

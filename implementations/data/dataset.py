@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,58 @@ import torch
 from implementations.data.summary import SPLITS
 from implementations.errors import UserError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Samples(Protocol):
+    """Chosen samples of a split, ready to be gathered minibatch by minibatch."""
+
+    def take(self, rows: torch.Tensor) -> Batch:
+        """Inputs, float32 (n, features), and labels, int64 (n,), of these rows (int64); the caller's own."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+
+class Stored:
+    """``Samples`` that lie in memory as they are taken."""
+
+    def __init__(self, x_nf: torch.Tensor, y_n: torch.Tensor) -> None:
+        self._x_nf, self._y_n = x_nf, y_n
+
+    def take(self, rows: torch.Tensor) -> Batch:
+        """See ``Samples``; index_select is several times as fast as indexing."""
+        return self._x_nf.index_select(0, rows), self._y_n.index_select(0, rows)
+
+    def __len__(self) -> int:
+        return len(self._y_n)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a recogniser made of a test set, and the settings of its decoder, chosen on held-out speakers.
+
+    ``utterances`` has a row each: utterance, speaker, words, substitutions, deletions, insertions, frames,
+    frame_errors.
+    """
+
+    lm_weight: float
+    word_penalty: float
+    valid_wer: float
+    utterances: pd.DataFrame
+
+
+class Recognition(Protocol):
+    """Turns a network's scores of frames into words; what a speech data set has beside its frames."""
+
+    def score(self, log_posteriors: Callable[[str], np.ndarray]) -> Scored:
+        """Decode ``test`` with the settings that are best on ``valid``.
+
+        ``log_posteriors(split)`` gives (frames, classes) float32 in the order of the split.
+        """
 
 
 class Split(NamedTuple):
@@ -50,6 +102,19 @@ class DataSet(ABC):
     @abstractmethod
     def split(self, split: str) -> Split:
         """A whole split as stored; for computed data it is computed, so mind its size."""
+
+    def samples(self, split: str, indices: np.ndarray | None = None) -> Samples:
+        """``tensors``, to be gathered from; data sets that would take too much memory whole override it."""
+        return Stored(*self.tensors(split, indices))
+
+    def groups(self, split: str) -> np.ndarray | None:
+        """Offsets (groups + 1,) of samples that belong together (the frames of an utterance), if they do."""
+        return None
+
+    @property
+    def recognition(self) -> Recognition | None:
+        """The decoder of a speech data set."""
+        return None
 
     def stream(self, split: str, first: int = 0, last: int | None = None) -> Iterator[Batch]:
         """Samples ``first`` to ``last`` (excluded; None: all) in pieces of at most ``stream_samples``.

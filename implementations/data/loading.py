@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from implementations.data.dataset import ArrayData, DataSet
+from implementations.data.speech import SpeechData
 from implementations.data.summary import find_fault, read_summary
 from implementations.data.teacher import TeacherData
 from implementations.errors import UserError
@@ -23,4 +24,6 @@ def load(
     summary = read_summary(folder)
     if "generator" in summary:
         return TeacherData(summary, data_size)
+    if summary["kind"] == "speech":
+        return SpeechData(folder, summary, data_size)
     return ArrayData(folder, summary, data_size)

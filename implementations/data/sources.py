@@ -19,7 +19,7 @@ from pathlib import Path
 
 import requests
 
-from implementations.data.archives import unpack
+from implementations.data.archives import contents_hash, pack_folder, unpack
 from implementations.data.cards import Card, RawFile
 from implementations.data.summary import sha256
 from implementations.errors import UserError
@@ -33,6 +33,7 @@ CONNECT_S, READ_S, COMMAND_S = (
 )  # time limits: to connect, between two pieces of data, of a package tool
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # the disk's fault, not the source's
 _MIRROR = "PARATRAIN_DATA"
+_GITHUB = "https://codeload.github.com"
 
 Found = Iterator[tuple[str, Path]]
 
@@ -82,17 +83,43 @@ def fetch(card: Card, into: Path) -> dict[str, str]:
             f"data set {card.name!r}: no source delivered {', '.join(missing)}.\n"
             + "".join(f"  {failure}\n" for failure in failures)
             + f"Mend one of these, or put the files into a folder FOLDER/{card.name} and set {_MIRROR}=FOLDER."
+            + (
+                f"\n{card.stand_in!r} is made on this machine and can stand in for it."
+                if card.stand_in
+                else ""
+            )
         )
     return came_from
+
+
+def in_place(card: Card) -> Path:
+    """The first folder of one's own data that the card names and that is there; NotFetched says how to get one."""
+    tried = []
+    for source in card.sources:
+        if "in_place" in source:
+            try:
+                return _own_folder(card, source)
+            except _Unavailable as error:
+                tried.append(f"  {describe(source)}: {error}\n")
+        elif "manual" in source:
+            tried.append(f"  {describe(source)}: {source['manual']}\n")
+    raise NotFetched(f"data set {card.name!r}: its folder is not here.\n{''.join(tried)}".rstrip())
 
 
 def check_file(path: Path, expected: RawFile) -> str | None:
     """What is wrong with the file at ``path``, or None."""
     size = path.stat().st_size
+    if size == expected.bytes and (digest := sha256(path)) == expected.sha256:
+        return None
+    if expected.contents:
+        try:
+            held = contents_hash(path)
+        except UserError as error:
+            return str(error)
+        return None if held == expected.contents else f"contents {held} instead of {expected.contents}"
     if size != expected.bytes:
         return f"{size} bytes instead of {expected.bytes}"
-    digest = sha256(path)
-    return None if digest == expected.sha256 else f"sha256 {digest} instead of {expected.sha256}"
+    return f"sha256 {digest} instead of {expected.sha256}"
 
 
 def kind(source: dict[str, str]) -> str:
@@ -109,7 +136,8 @@ def outlook(card: Card) -> tuple[bool, str]:
     """Whether some source looks able to deliver every file, and which; quick, and without touching the network."""
     if not card.files and not card.sources:
         return True, "computed here, nothing to fetch"
-    could_deliver = card.sources if card.files else []  # without files there is nothing to deliver
+    # Without files there is nothing to deliver, but one's own folder may be there.
+    could_deliver = card.sources if card.files else [one for one in card.sources if "in_place" in one]
     for source in could_deliver:
         if promise := _OUTLOOK[kind(source)](card, source):
             return True, promise
@@ -120,12 +148,31 @@ def outlook(card: Card) -> tuple[bool, str]:
 # --- folders
 
 
-def _local_folder(card: Card, source: dict[str, str]) -> Path:
-    unset = [name for name in re.findall(r"\$\{(\w+)\}", source["local"]) if not os.environ.get(name)]
+def _local_folder(card: Card, text: str) -> Path:
+    unset = [name for name in re.findall(r"\$\{(\w+)\}", text) if not os.environ.get(name)]
     if unset:
         raise _Unavailable(f"environment variable {unset[0]} is not set")
-    text = re.sub(r"\$\{(\w+)\}", lambda match: os.environ[match[1]], source["local"])
-    return card.folder.resolve().parents[1] / text
+    filled = re.sub(r"\$\{(\w+)\}", lambda match: os.environ[match[1]], text)
+    return card.folder.resolve().parents[1] / filled
+
+
+def _own_folder(card: Card, source: dict[str, str]) -> Path:
+    folder = _local_folder(card, source["in_place"])
+    if not folder.is_dir():
+        raise _Unavailable(f"no folder {folder}")
+    return folder
+
+
+def _fetch_in_place(card: Card, source: dict[str, str], files: Sequence[RawFile], work: Path) -> Found:
+    raise _Unavailable("holds one's own data, not the card's files")
+    yield  # a generator, as the others are
+
+
+def _outlook_in_place(card: Card, source: dict[str, str]) -> str | None:
+    try:
+        return f"one's own data in {_own_folder(card, source)}"
+    except _Unavailable:
+        return None
 
 
 def _installed_folder(source: dict[str, str]) -> Path:
@@ -137,7 +184,7 @@ def _installed_folder(source: dict[str, str]) -> Path:
 
 def _places(card: Card, source: dict[str, str], files: Sequence[RawFile]) -> dict[str, Path]:
     if "local" in source:
-        folder, pattern = _local_folder(card, source), source.get("path", "{file}")
+        folder, pattern = _local_folder(card, source["local"]), source.get("path", "{file}")
     else:
         folder, pattern = _installed_folder(source), source["path"]
     return {file.name: folder / pattern.replace("{file}", file.name) for file in files}
@@ -156,7 +203,8 @@ def _fetch_folder(card: Card, source: dict[str, str], files: Sequence[RawFile], 
 def _outlook_folder(card: Card, source: dict[str, str]) -> str | None:
     try:
         places = _places(card, source, card.files)
-        whole = all(places[file.name].stat().st_size == file.bytes for file in card.files)
+        sizes = {file: places[file.name].stat().st_size for file in card.files}
+        whole = all(size == file.bytes or file.contents for file, size in sizes.items())
     except (_Unavailable, OSError):
         return None
     return f"files in {places[card.files[0].name].parent}" if whole else None
@@ -167,22 +215,36 @@ def _outlook_folder(card: Card, source: dict[str, str]) -> str | None:
 
 def _fetch_url(card: Card, source: dict[str, str], files: Sequence[RawFile], work: Path) -> Found:
     for file in files:
-        url = source["url"].replace("{file}", file.name)
-        try:
-            with requests.get(url, stream=True, timeout=(CONNECT_S, READ_S)) as answer:
-                answer.raise_for_status()
-                with open(work / file.name, "wb") as sink:
-                    for piece in answer.iter_content(1 << 20):
-                        sink.write(piece)
-                        if sink.tell() > file.bytes:  # wrong already; its length will tell
-                            break
-        except requests.HTTPError as error:
-            raise _Unavailable(f"{file.name}: HTTP status {error.response.status_code}") from error
-        except requests.Timeout as error:
-            raise _Unavailable(f"{file.name}: no answer in {CONNECT_S} s, or a stop of {READ_S} s") from error
-        except requests.RequestException as error:
-            raise _Unavailable(f"{file.name}: cannot be reached ({type(error).__name__})") from error
+        # A file that is longer is wrong already; its length will tell.
+        _download(source["url"].replace("{file}", file.name), work / file.name, file.name, most=file.bytes)
         yield file.name, work / file.name
+
+
+def _fetch_github(card: Card, source: dict[str, str], files: Sequence[RawFile], work: Path) -> Found:
+    repository, _, commit = source["github"].partition("@")
+    archive = work / "repository.tar.gz"
+    _download(f"{_GITHUB}/{repository}/tar.gz/{commit}", archive, "archive")
+    for file in files:
+        pack_folder(archive, source["folder"], work / file.name)
+        yield file.name, work / file.name
+
+
+def _download(url: str, into: Path, name: str, most: int | None = None) -> None:
+    """Fetch one address, and no more than a piece beyond ``most`` bytes. _Unavailable says why not."""
+    try:
+        with requests.get(url, stream=True, timeout=(CONNECT_S, READ_S)) as answer:
+            answer.raise_for_status()
+            with open(into, "wb") as sink:
+                for piece in answer.iter_content(1 << 20):
+                    sink.write(piece)
+                    if most is not None and sink.tell() > most:
+                        break
+    except requests.HTTPError as error:
+        raise _Unavailable(f"{name}: HTTP status {error.response.status_code}") from error
+    except requests.Timeout as error:
+        raise _Unavailable(f"{name}: no answer in {CONNECT_S} s, or a stop of {READ_S} s") from error
+    except requests.RequestException as error:
+        raise _Unavailable(f"{name}: cannot be reached ({type(error).__name__})") from error
 
 
 # --- packages
@@ -290,19 +352,23 @@ def _fetch_manual(card: Card, source: dict[str, str], files: Sequence[RawFile], 
 
 _FETCH: dict[str, Callable[[Card, dict[str, str], Sequence[RawFile], Path], Found]] = {
     "local": _fetch_folder,
+    "in_place": _fetch_in_place,
     "installed": _fetch_folder,
     "deb": _fetch_deb,
     "npm": _fetch_npm,
     "pypi": _fetch_pypi,
     "url": _fetch_url,
+    "github": _fetch_github,
     "manual": _fetch_manual,
 }
 _OUTLOOK: dict[str, Callable[[Card, dict[str, str]], str | None]] = {
     "local": _outlook_folder,
+    "in_place": _outlook_in_place,
     "installed": _outlook_folder,
     "deb": _outlook_deb,
     "npm": _outlook_tool("npm", "npm archive"),
     "pypi": lambda card, source: f"PyPI wheel {source['pypi']}" if importlib.util.find_spec("pip") else None,
     "url": lambda card, source: f"download from {source['url']} (not tried)",
+    "github": lambda card, source: f"download of github.com/{source['github']} (not tried)",
     "manual": lambda card, source: None,
 }

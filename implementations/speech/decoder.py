@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from implementations.errors import UserError
+from implementations.speech.bigram import back_off
 from implementations.speech.hmm import phone_classes
 from implementations.speech.lexicon import Lexicon
 
@@ -60,6 +61,7 @@ class Decoder:
         self.stay = loop_logs[self.network.classes]
         self.leave = np.log(-np.expm1(np.minimum(self.stay, -1e-12)))
         self.groups = _groups(self.network.word)
+        self.back_off = back_off(bigram_logs)
 
     def decode(
         self,
@@ -92,73 +94,114 @@ class Decoder:
         # Arrays have the utterance last: picking states or words then copies whole rows.
         net, many, words = self.network, len(scores), len(self.bigram_logs) - 1
         lengths = np.array([len(one) for one in scores])
-        longest = int(lengths.max())
+        longest, spoken = int(lengths.max()), len(net.first)
         emit = np.zeros((longest, scores[0].shape[1], many), dtype=np.float32)
         for column, one in enumerate(scores):
             # A constant at a frame moves all paths alike. Without it, single precision resolves what is left.
             emit[: len(one), :, column] = one - one.max(axis=1, keepdims=True)
-        language = settings.lm_weight * self.bigram_logs
-        to_next = (language[:, :words].T + settings.word_penalty).astype(np.float32)  # (next, before)
-        to_end = language[:, words]
-        spoken, lasts = len(net.first), np.concatenate([net.last, net.silence_last])
+        enter = _WordEntry(self, settings, many)
+        to_end = settings.lm_weight * self.bigram_logs[:, words]
 
-        # For each state, the score of the best path into it and the frame in which that path entered its present
-        # word. A word entered in frame t follows an exit after frame t - 1; at first, the exit is that of no word.
+        # The score of the best path into each state. What the path was is found in the end, from what is kept by
+        # frame: where it moved on, its score behind each pronunciation and silence, and behind each word, where next
+        # to the words themselves the number past the last one is that of no word.
         best = np.full((len(net.classes), many), -np.inf, dtype=np.float32)
-        begun = np.zeros(best.shape, dtype=np.int32)
-        exits = np.full((words + 1, many), -np.inf, dtype=np.float32)
-        hush = exits.copy()  # scores into the silence after each word
-        hush_begun = np.zeros(exits.shape, dtype=np.int32)
-        exits[words] = hush[words] = _HALF
-        # By frame: the word before each one that is entered in it, and when each one that ends in it began.
-        before = np.zeros((longest, many, words), dtype=np.int32)
-        since = np.zeros((longest, words + 1, many), dtype=np.int32)
-        final: list[tuple[int, ...]] = [()] * many
+        moved = np.empty((longest, *best.shape), dtype=bool)
+        lasts = np.concatenate([net.last, net.silence_last])
+        behind = np.empty((longest, len(lasts), many), dtype=np.float32)
+        exits = np.full(
+            (longest + 1, words + 1, many), -np.inf, dtype=np.float32
+        )  # before the first frame too
+        hush = np.full(
+            (words + 1, many), -np.inf, dtype=np.float32
+        )  # scores into the silence after each word
+        exits[0, words] = hush[words] = _HALF
 
-        stay, leave, share = (part.astype(np.float32)[:, None] for part in (self.stay, self.leave, net.share))
-        leave_last = leave[lasts]
-        move, origin, moved = np.empty_like(best), np.empty_like(begun), np.empty(best.shape, dtype=bool)
-        reach = np.empty((many, words, words + 1), dtype=np.float32)
+        stay, leave = (_spread(part, many) for part in (self.stay, self.leave))
+        leave_last, share = leave[lasts], _spread(net.share, many)
+        move = np.empty_like(best)
+        ended: list[tuple[int, int, int]] = []  # column, frames, last word
         for time in range(longest):
-            np.add(np.ascontiguousarray(exits.T)[:, None, :], to_next, out=reach)
-            before[time] = reach.argmax(axis=2)
-            enter = np.take_along_axis(reach, before[time][:, :, None], axis=2)[:, :, 0]
             np.add(best[:-1], leave[:-1], out=move[1:])
-            origin[1:] = begun[:-1]
-            move[net.first] = np.ascontiguousarray(enter.T)[net.word] + share
+            move[net.first] = enter(exits[time])[net.word] + share
             move[net.silence_first] = hush
-            origin[net.first] = time
-            origin[net.silence_first] = hush_begun
             best += stay
-            np.greater(move, best, out=moved)
-            np.copyto(best, move, where=moved)
-            np.copyto(begun, origin, where=moved)
+            np.greater(move, best, out=moved[time])
+            np.maximum(best, move, out=best)
             best += np.take(emit[time], net.classes, axis=0)
-
-            out, out_begun = best[lasts] + leave_last, begun[lasts]
-            said, said_begun = _best_of_groups(out[:spoken], out_begun, self.groups)
-            np.add(said, _HALF, out=exits[:words])
-            exits[words] = -np.inf
-            hush[:], hush_begun[:words] = exits, said_begun
-            since[time] = hush_begun
-            quiet = out[spoken:] > exits
-            np.copyto(exits, out[spoken:], where=quiet)
-            np.copyto(since[time], out_begun[spoken:], where=quiet)
+            np.add(np.take(best, lasts, axis=0), leave_last, out=behind[time])
+            np.add(_best_of_groups(behind[time, :spoken], self.groups), _HALF, out=hush[:words])
+            hush[words] = -np.inf
+            np.maximum(hush, behind[time, spoken:], out=exits[time + 1])
             for column in np.flatnonzero(lengths == time + 1):
-                ended = exits[:, column] + to_end
-                if np.isfinite(ended).any():
-                    final[column] = _trace(int(ended.argmax()), time, before[:, column], since[:, :, column])
-        return final
+                final = exits[time + 1, :, column] + to_end
+                if np.isfinite(final).any():
+                    ended.append((int(column), time + 1, int(final.argmax())))
+        said: list[tuple[int, ...]] = [()] * many
+        for column, frames, word in ended:
+            kept = (moved[:frames, :, column], behind[:frames, :, column], exits[:frames, :, column])
+            said[column] = self._trace(word, *kept, enter.dense)
+        return said
+
+    def _trace(
+        self, word: int, moved: np.ndarray, behind: np.ndarray, exits: np.ndarray, enter: np.ndarray
+    ) -> tuple[int, ...]:
+        """Words of the path that ends in ``word`` with the last frame; ``exits`` are those before each frame."""
+        net, words, spoken = self.network, len(self.bigram_logs) - 1, len(self.network.first)
+        said, time = [], len(moved) - 1
+        while word < words:
+            said.append(word)
+            own = np.flatnonzero(net.word == word)
+            if behind[time, spoken + word] > behind[time, own].max() + _HALF:
+                time = _begun(moved, net.silence_first[word], net.silence_last[word], time) - 1
+            one = own[behind[time, own].argmax()]
+            time = _begun(moved, net.first[one], net.last[one], time) - 1
+            word = int((exits[time + 1] + enter[word]).argmax())
+        return tuple(reversed(said))
 
 
-def _trace(word: int, time: int, before: np.ndarray, since: np.ndarray) -> tuple[int, ...]:
-    """Words of the path that ends in ``word`` at ``time``; the number past the last word is that of no word."""
-    said = []
-    while word < before.shape[1]:
-        said.append(word)
-        begun = int(since[time, word])
-        word, time = int(before[begun, word]), begun - 1
-    return tuple(reversed(said))
+class _WordEntry:
+    """The score of the best path into each next word, from the scores behind each word before.
+
+    Most pairs of words back off, so their best is that of the words before, whichever the next word is; only the
+    others are looked at one by one.
+    """
+
+    def __init__(self, decoder: Decoder, settings: DecoderSettings, many: int) -> None:
+        words = len(decoder.bigram_logs) - 1
+        before, following, higher = decoder.back_off
+        weight, penalty = settings.lm_weight, settings.word_penalty
+        self.dense = (weight * decoder.bigram_logs[:, :words].T + penalty).astype(
+            np.float32
+        )  # (next, before)
+        self._before = _spread(weight * before, many)
+        self._next = _spread(weight * following[:words] + penalty, many)
+        owner, self._sources = np.nonzero(higher[:, :words].T)
+        self._pairs = _spread(self.dense[owner, self._sources], many)
+        self._owners, self._starts = np.unique(owner, return_index=True)
+
+    def __call__(self, exits: np.ndarray) -> np.ndarray:
+        """(words, utterances) from ``exits`` (words + 1, utterances)."""
+        found = (exits + self._before).max(axis=0) + self._next
+        if len(self._owners):
+            pairs = np.take(exits, self._sources, axis=0)
+            pairs += self._pairs
+            special = np.maximum.reduceat(pairs, self._starts, axis=0)
+            found[self._owners] = np.maximum(found[self._owners], special)
+        return found
+
+
+def _spread(values: np.ndarray, many: int) -> np.ndarray:
+    """A copy for each utterance: adding whole arrays is several times faster than adding a column to rows."""
+    return np.repeat(values.astype(np.float32)[:, None], many, axis=1)
+
+
+def _begun(moved: np.ndarray, first: int, state: int, time: int) -> int:
+    """The frame in which the path that is in ``state`` at ``time`` entered ``first``, a chain's first state."""
+    while not (moved[time, state] and state == first):
+        state -= int(moved[time, state])
+        time -= 1
+    return time
 
 
 def _groups(owner: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -167,17 +210,13 @@ def _groups(owner: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(owner[place == one], np.flatnonzero(place == one)) for one in range(place.max() + 1)]
 
 
-def _best_of_groups(
-    scores: np.ndarray, begun: np.ndarray, groups: list[tuple[np.ndarray, np.ndarray]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Score and beginning of the best pronunciation of each word, (words, utterances) each."""
+def _best_of_groups(scores: np.ndarray, groups: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Score of the best pronunciation of each word, (words, utterances)."""
     (_, firsts), *others = groups
-    best, origin = scores[firsts], begun[firsts]
+    best = scores[firsts]
     for owner, pronunciations in others:
-        better = scores[pronunciations] > best[owner]
-        best[owner] = np.where(better, scores[pronunciations], best[owner])
-        origin[owner] = np.where(better, begun[pronunciations], origin[owner])
-    return best, origin
+        best[owner] = np.maximum(best[owner], scores[pronunciations])
+    return best
 
 
 def _network(lexicon: Lexicon) -> _Network:

@@ -248,7 +248,10 @@ def train(
             model = Monophones(
                 gmm.reestimate(mixtures, x, alignment.classes), loop_probabilities(alignment, classes)
             )
-            log.info("pass %d.%d: %.4f a frame", doubling, number, history[-1][-1])
+            done = sum(map(len, history))
+            log.info(
+                "monophones: pass %d of %d, log likelihood %.2f a frame", done, sum(schedule), history[-1][-1]
+            )
     return model, align(corpus, graphs, model.log_likelihoods(x), model.loop_logs), history
 
 

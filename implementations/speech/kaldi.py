@@ -32,14 +32,15 @@ def read_directory(folder: Path, lexicon: Lexicon, *, normalise_variance: bool =
     return build(list(_utterances(folder, normalise_variance)), lexicon)
 
 
-def read_alignments(path: Path, corpus: Corpus, classes: int) -> np.ndarray:
-    """Class of every frame of ``corpus`` (frames,) int64, from a file of alignments.
+def read_alignments(path: Path, corpus: Corpus, classes: int | None = None) -> np.ndarray:
+    """Class of every frame of ``corpus`` (frames,) int64, from a file of alignments or a folder of such files.
 
     UserError names an utterance that has none, has another number of frames, or a class not below ``classes``.
     """
-    if not path.is_file():
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
         raise UserError(f"no alignments {path}")
-    found = dict(_integer_vectors(path))
+    found = {name: one for file in files for name, one in _integer_vectors(file)}
     parts = []
     for name, frames in zip(corpus.names.tolist(), corpus.lengths.tolist(), strict=True):
         if name not in found:
@@ -47,8 +48,10 @@ def read_alignments(path: Path, corpus: Corpus, classes: int) -> np.ndarray:
         one = found[name]
         if len(one) != frames:
             raise UserError(f"utterance {name}: {len(one)} aligned frames, but {frames} of features")
-        if one.min() < 0 or one.max() >= classes:
-            raise UserError(f"utterance {name}: class {one.max()} in {path}; allowed: 0 to {classes - 1}")
+        wrong = one[(one < 0) | (one >= (np.inf if classes is None else classes))]
+        if len(wrong):
+            allowed = "0 or more" if classes is None else f"0 to {classes - 1}"
+            raise UserError(f"utterance {name}: class {wrong.max()} in {path}; allowed: {allowed}")
         parts.append(one)
     return np.concatenate(parts)
 

@@ -75,6 +75,8 @@ def parse(lines: Iterable[str], name: str, phones: Sequence[str] | None = None) 
 
 
 def read(dictionary: Path, phones: Path | None = None) -> Lexicon:
-    """The lexicon of a dictionary file, and of a file with a phone a line where given."""
+    """The lexicon of a dictionary file, and of a file with a phone a line where given. UserError if it is not there."""
+    if not dictionary.is_file():
+        raise UserError(f"no dictionary {dictionary}")
     listed = None if phones is None else phones.read_text(encoding="utf-8").split()
     return parse(dictionary.read_text(encoding="utf-8").splitlines(), dictionary.name, listed)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from implementations.errors import UserError
 from implementations.speech import bigram, gmm, hmm, wer
 from implementations.speech.corpus import Corpus
 from implementations.speech.decoder import Decoder, DecoderSettings
@@ -23,66 +20,71 @@ LM_WEIGHTS = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 WORD_PENALTIES = (-30.0, -20.0, -10.0, 0.0, 10.0)
 
 _MIXTURES = ("log_weights", "means", "variances", "floor")
-_ALIGNMENT = ("classes", "entered", "log_likelihood")
 
 
 @dataclass(frozen=True)
 class Recogniser:
-    """Acoustic model, the training frames' alignment (what a network is trained on), and the decoder."""
+    """Acoustic model and decoder; both take corpora as ``acoustic`` makes them."""
 
     lexicon: Lexicon
     monophones: hmm.Monophones
-    alignment: hmm.Alignment
-    log_priors: np.ndarray  # (classes,) for a network's scores: log posterior minus log prior
     decoder: Decoder
 
+    def scores(self, corpus: Corpus) -> np.ndarray:
+        """Log density of every frame in each class, (frames, classes) float32."""
+        return self.monophones.log_likelihoods(corpus.features)
 
-def acoustic_frames(corpus: Corpus) -> np.ndarray:
-    """What the recogniser sees of a corpus: static values, deltas, delta-deltas, normalised (frames, 3 x values)."""
-    return recogniser_features(corpus.features, corpus.offsets, corpus.speakers)
+    def align(self, corpus: Corpus) -> hmm.Alignment:
+        """The class of every frame, given what was said; UserError names an utterance that no path fits."""
+        graphs = [hmm.transcript_graph(words, self.lexicon) for words in corpus.transcripts()]
+        return hmm.align(corpus, graphs, self.scores(corpus), self.monophones.loop_logs)
 
 
-def train(corpus: Corpus, lexicon: Lexicon, schedule: Sequence[int] = hmm.SCHEDULE) -> Recogniser:
-    """A monophone recogniser of a corpus. Deterministic: the same corpus gives the same recogniser."""
-    monophones, alignment, _ = hmm.train(corpus, acoustic_frames(corpus), lexicon, schedule)
+def acoustic(corpus: Corpus) -> Corpus:
+    """The corpus with static values, deltas and delta-deltas, normalised: (frames, 3 x values)."""
+    return replace(corpus, features=recogniser_features(corpus.features, corpus.offsets, corpus.speakers))
+
+
+def train(
+    corpus: Corpus, lexicon: Lexicon, schedule: Sequence[int] = hmm.SCHEDULE
+) -> tuple[Recogniser, hmm.Alignment]:
+    """A monophone recogniser of a corpus, and its alignment, which is what a network is trained on.
+
+    Deterministic: the same corpus gives the same recogniser, bit for bit on one machine and one BLAS thread.
+    """
+    monophones, alignment, _ = hmm.train(corpus, corpus.features, lexicon, schedule)
     logs = bigram.witten_bell(corpus.transcripts(), len(lexicon.words))
-    return Recogniser(
-        lexicon,
-        monophones,
-        alignment,
-        hmm.log_priors(alignment.classes, len(monophones.loop_logs)),
-        Decoder(lexicon, logs, monophones.loop_logs),
-    )
+    return Recogniser(lexicon, monophones, Decoder(lexicon, logs, monophones.loop_logs)), alignment
 
 
-def save(path: Path, recogniser: Recogniser) -> None:
-    """Write all but the lexicon, which belongs to the corpus, into one ``.npz`` file."""
-    mixtures, alignment = recogniser.monophones.mixtures, recogniser.alignment
-    np.savez(
-        path,
-        **{field: getattr(mixtures, field) for field in _MIXTURES},
-        **{field: np.asarray(getattr(alignment, field)) for field in _ALIGNMENT},
-        loop_logs=recogniser.monophones.loop_logs,
-        bigram_logs=recogniser.decoder.bigram_logs,
-    )
+def save(folder: Path, recogniser: Recogniser) -> None:
+    """Write all but the lexicon, which belongs to the corpus, as ``recogniser_*.npy`` arrays."""
+    arrays = {name: getattr(recogniser.monophones.mixtures, name) for name in _MIXTURES}
+    arrays["loop_logs"] = recogniser.monophones.loop_logs
+    arrays["bigram_logs"] = recogniser.decoder.bigram_logs
+    for name, array in arrays.items():
+        np.save(_path(folder, name), array, allow_pickle=False)
 
 
-def load(path: Path, lexicon: Lexicon) -> Recogniser:
-    """What ``save`` wrote. UserError names a file that is missing or damaged."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-            mixtures = gmm.Mixtures(*(stored[field] for field in _MIXTURES))
-            classes, entered, log_likelihood = (stored[field] for field in _ALIGNMENT)
-            loop_logs, bigram_logs = stored["loop_logs"], stored["bigram_logs"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: no recogniser that can be read ({error}); train it again") from error
-    return Recogniser(
-        lexicon,
-        hmm.Monophones(mixtures, loop_logs),
-        hmm.Alignment(classes, entered, float(log_likelihood)),
-        hmm.log_priors(classes, len(loop_logs)),
-        Decoder(lexicon, bigram_logs, loop_logs),
-    )
+def load(folder: Path, lexicon: Lexicon) -> Recogniser:
+    """What ``save`` wrote."""
+
+    def stored(name: str) -> np.ndarray:
+        return np.load(_path(folder, name), allow_pickle=False)
+
+    loop_logs = stored("loop_logs")
+    mixtures = gmm.Mixtures(*map(stored, _MIXTURES))
+    decoder = Decoder(lexicon, stored("bigram_logs"), loop_logs)
+    return Recogniser(lexicon, hmm.Monophones(mixtures, loop_logs), decoder)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether the folder holds a recogniser."""
+    return _path(folder, "bigram_logs").exists()
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"recogniser_{name}.npy"
 
 
 def tune(

@@ -1,4 +1,4 @@
-"""Word error rate of a corpus, its bootstrap interval, and whether two systems differ.
+"""Word error rate of a corpus, its bootstrap interval, and whether systems differ.
 
 Errors are those of the fewest edits that turn the reference into the hypothesis. Rates are shares, 0.08 for 8 %.
 """
@@ -95,9 +95,9 @@ def interval(
     seed: int = _SEED,
 ) -> Interval:
     """Word error rate with a percentile bootstrap interval over speakers, and over utterances of each speaker drawn."""
-    wrong, words = _bootstrap(errors.errors[None], errors.words, speakers, resamples, seed)
-    low, high = np.quantile(_shares(wrong[:, 0], words), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(errors.rate, float(low), float(high))
+    times = draw_utterances(speakers, resamples, seed)
+    values, drawn = mean_rates([errors.errors[None]], errors.words, times, seed)
+    return percentiles(values[0], drawn[:, 0], level)
 
 
 def compare(
@@ -117,47 +117,64 @@ def compare(
     words = first[0].words
     if any(not np.array_equal(one.words, words) for one in (*first, *second)):
         raise UserError("two systems can only be compared on the same utterances in the same order")
-    both = np.stack([one.errors for one in (*first, *second)])
-    wrong, total = _bootstrap(both, words, speakers, resamples, seed)
-    # Seeds are drawn by weights, as utterances are.
-    rng = np.random.default_rng([seed, 1])
-    weights_a = rng.multinomial(len(first), np.full(len(first), 1 / len(first)), resamples) / len(first)
-    if len(first) == len(second):
-        weights_b = weights_a
-    else:
-        weights_b = rng.multinomial(len(second), np.full(len(second), 1 / len(second)), resamples) / len(
-            second
-        )
-    a = (wrong[:, : len(first)] * weights_a).sum(axis=1)
-    b = (wrong[:, len(first) :] * weights_b).sum(axis=1)
-    low, high = np.quantile(_shares(b - a, total), [(1 - level) / 2, (1 + level) / 2])
-    value = float(np.mean([one.rate for one in second]) - np.mean([one.rate for one in first]))
-    return Interval(value, float(low), float(high))
+    times = draw_utterances(speakers, resamples, seed)
+    both = [np.stack([one.errors for one in system]) for system in (first, second)]
+    values, drawn = mean_rates(both, words, times, seed, paired=len(first) == len(second))
+    return percentiles(values[1] - values[0], drawn[:, 1] - drawn[:, 0], level)
 
 
-def _bootstrap(
-    errors: np.ndarray, words: np.ndarray, speakers: np.ndarray, resamples: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Resampled sums of ``errors`` (systems, utterances) and of ``words``: (resamples, systems), (resamples,)."""
-    _rate(errors[0], words)  # refuses a corpus without words
+def draw_utterances(speakers: np.ndarray, resamples: int = RESAMPLES, seed: int = _SEED) -> np.ndarray:
+    """How often each utterance is in each resample of a test set: (resamples, utterances) float64.
+
+    A resample draws as many speakers as there are, and of each speaker drawn as many utterances as it has.
+    ``speakers``: the speaker of each utterance (utterances,).
+    """
     rng = np.random.default_rng(seed)
     owned = [np.flatnonzero(speakers == one) for one in np.unique(speakers)]
-    times = np.zeros((resamples, len(words)))  # how often each utterance is drawn
+    times = np.zeros((resamples, len(speakers)))
     drawn = rng.multinomial(len(owned), np.full(len(owned), 1 / len(owned)), resamples)
     for number, utterances in enumerate(owned):
         # A speaker drawn k times brings k times as many utterances, drawn anew each time.
         count = len(utterances)
         times[:, utterances] = rng.multinomial(drawn[:, number] * count, np.full(count, 1 / count))
-    return times @ errors.T, times @ words
+    return times
+
+
+def mean_rates(
+    errors: Sequence[np.ndarray],
+    units: np.ndarray,
+    times: np.ndarray,
+    seed: int = _SEED,
+    paired: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Error rate of each system, the mean over its seeds: as it is (systems,), and redrawn (resamples, systems).
+
+    errors: (seeds, utterances) of each system, over the same utterances. units (utterances,): what errors are counted
+    over, words or frames. times: from ``draw_utterances``; all systems share a resample's utterances. Seeds are redrawn
+    too: with ``paired``, row i of all systems at once. A resample without units has no rate: NaN. UserError if there
+    are no units at all.
+    """
+    rng = np.random.default_rng([seed, 1])
+    total = times @ units
+    values, drawn, weights = np.empty(len(errors)), np.empty((len(times), len(errors))), None
+    for place, rows in enumerate(errors):
+        values[place] = np.mean([_rate(row, units) for row in rows])
+        if weights is None or not paired:
+            seeds = len(rows)
+            weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), len(times)) / seeds
+        wrong = ((times @ rows.T) * weights).sum(axis=1)
+        drawn[:, place] = np.divide(wrong, total, out=np.full(len(times), np.nan), where=total > 0)
+    return values, drawn
+
+
+def percentiles(value: float, drawn: np.ndarray, level: float = LEVEL) -> Interval:
+    """``value`` with the percentile interval of its resamples; those that are NaN are left out."""
+    low, high = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(value), float(low), float(high))
 
 
 def _rate(errors: np.ndarray, words: np.ndarray) -> float:
     total = int(words.sum())
     if not total:
         raise UserError("word error rate: the references hold no words; give at least one that is not empty")
-    return int(errors.sum()) / total
-
-
-def _shares(errors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    kept = words > 0  # a resample of nothing but empty references has no rate
-    return errors[kept] / words[kept]
+    return float(errors.sum()) / total

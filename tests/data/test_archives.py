@@ -1,3 +1,4 @@
+import hashlib
 import io
 import os
 import shutil
@@ -7,7 +8,7 @@ import zipfile
 
 import pytest
 
-from implementations.data.archives import unpack
+from implementations.data.archives import contents_hash, pack_folder, unpack
 from implementations.errors import UserError
 
 
@@ -112,3 +113,45 @@ def test_debian_package(tmp_path):
     (tmp_path / "bad.deb").write_bytes(b"not a package")
     with pytest.raises(UserError, match=r"bad\.deb: not a whole Debian package"):
         unpack(tmp_path / "bad.deb", tmp_path / "into")
+
+
+def test_contents_are_those_of_sha256sum_however_they_are_packed(tmp_path):
+    files = {"d/b": b"two", "d/a": b"one", "d/a b": b"", "e": b"three"}
+    for name, content in files.items():
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    tool = subprocess.run(
+        ["sha256sum", *sorted(files)], cwd=tmp_path / "tree", capture_output=True, check=True
+    )
+    expected = hashlib.sha256(tool.stdout).hexdigest()
+    for suffix, names in (("xz", ["d", "e"]), ("gz", ["./e", "./d"])):
+        archive = tmp_path / f"a.tar.{suffix}"
+        subprocess.run(["tar", "-caf", archive, *names], cwd=tmp_path / "tree", check=True)
+        assert contents_hash(archive) == expected
+    (tmp_path / "tree/d/a").write_bytes(b"One")
+    subprocess.run(["tar", "-caf", archive, "d", "e"], cwd=tmp_path / "tree", check=True)
+    assert contents_hash(archive) != expected
+    archive.write_bytes(archive.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"a\.tar\.gz: not a whole archive"):
+        contents_hash(archive)
+
+
+def test_a_folder_of_a_repository_is_packed_without_the_top_folder(tmp_path):
+    archive = tar_of(
+        tmp_path / "a.tgz",
+        ("repository-1f/sounds/x/one", tarfile.REGTYPE, ""),
+        ("repository-1f/sounds/two", tarfile.REGTYPE, ""),
+        ("repository-1f/sounds/link", tarfile.SYMTYPE, "/etc/passwd"),
+        ("repository-1f/soundsets/three", tarfile.REGTYPE, ""),
+        ("repository-1f/readme", tarfile.REGTYPE, ""),
+    )
+    pack_folder(archive, "sounds", tmp_path / "packed.tar")
+    unpack(tmp_path / "packed.tar", tmp_path / "out")
+    assert everything_below(tmp_path / "out") == ["sounds/two", "sounds/x/one"]
+    assert (tmp_path / "out/sounds/two").read_bytes() == b"content"
+    with pytest.raises(UserError, match=r"a\.tgz: holds no files below data/"):
+        pack_folder(archive, "data", tmp_path / "none.tar")
+    archive.write_bytes(archive.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"a\.tgz: not a whole archive"):
+        pack_folder(archive, "sounds", tmp_path / "none.tar")

@@ -13,6 +13,17 @@ def test_every_card_is_valid_and_tells_where_a_mirror_may_be():
         assert not card.files or f"${{PARATRAIN_DATA}}/{name}" in local
 
 
+def test_speech_says_whose_it_is_and_stand_ins_are_there(toy):
+    cards = [load_card(name) for name in names()]
+    kinds = {card.name: card.values["data_kind"] for card in cards if card.values["kind"] == "speech"}
+    assert kinds == {"an4": "real", "generated_words": "generated", "switchboard": "licensed"}
+    assert {card.stand_in for card in cards if card.stand_in} == {"generated_words"}
+    toy.card["kind"] = "speech"
+    toy.write([])
+    with pytest.raises(UserError, match="'data_kind' is a required property"):
+        load_card("toy", toy.datasets_dir)
+
+
 def test_unknown_name_lists_the_known():
     with pytest.raises(UserError, match=r"no data set 'mnits'.*digits, fashion_mnist"):
         load_card("mnits")

@@ -144,6 +144,21 @@ def test_a_card_with_wrong_counts(toy):
         prepare("toy", **toy.where)
 
 
+def test_nominal_sizes_need_not_be_met_but_the_shape_must(toy):
+    toy.mirror()
+    toy.card["sizes"] |= {"valid": 3, "classes": 5, "nominal": True}
+    toy.write([{"local": "../mirror"}])
+    assert load_summary(toy)["splits"]["valid"]["samples"] == 2
+    toy.card["sizes"]["input_shape"] = [3]
+    toy.write([{"local": "../mirror"}])
+    with pytest.raises(UserError, match=r"sizes\.input_shape: the card says \[3\], got \[2\]"):
+        prepare("toy", **toy.where)
+
+
+def load_summary(toy):
+    return read_summary(prepare("toy", **toy.where).parent)
+
+
 def test_tensors(toy, prepared):
     data = load("toy", toy.results_dir, data_size=7)
     x, y = data.tensors("train")

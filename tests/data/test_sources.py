@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import hashlib
 import http.server
 import io
 import logging
@@ -212,6 +213,84 @@ def test_package_lists_of_our_own_when_the_machines_lack_the_package(toy, tools)
     tool(tools, "dpkg-deb", f"shutil.copyfileobj(open({str(tarball)!r}, 'rb'), sys.stdout.buffer)")
     toy.write([{"deb": "toy", "path": "usr/{file}"}])
     assert set(came_from(toy).values()) == {"deb toy"}
+
+
+COMMIT = "5e" * 20
+
+
+@pytest.fixture
+def repository(toy, tmp_path, monkeypatch):
+    """A repository's archive as a server makes it, with both raw files in one archive of the card."""
+    site = tmp_path / "site"
+    place = site / "owner" / "toys" / "tar.gz"
+    place.mkdir(parents=True)
+    with tarfile.open(place / COMMIT, "w:gz") as tar:
+        for name, raw in {**{f"raw/{file}": raw for file, raw in toy.content.items()}, "readme": b""}.items():
+            member = tarfile.TarInfo(f"toys-{COMMIT}/{name}")
+            member.size = len(raw)
+            tar.addfile(member, io.BytesIO(raw))
+    lines = [f"{hashlib.sha256(toy.content[name]).hexdigest()}  raw/{name}\n" for name in ("x.bin", "y.bin")]
+    contents = hashlib.sha256("".join(lines).encode()).hexdigest()
+    toy.card["files"] = [{"name": "raw.tar.xz", "bytes": 1, "sha256": "0" * 64, "contents": contents}]
+    recipe = toy.folder / "prepare.py"
+    unpacking = "    from implementations.data.archives import unpack\n    unpack(raw / 'raw.tar.xz', raw)\n"
+    text = recipe.read_text().replace("(raw /", "(raw / 'raw' /")
+    recipe.write_text(text.replace("card):\n", "card):\n" + unpacking, 1))
+    with server(site) as address:
+        monkeypatch.setattr(sources, "_GITHUB", address)
+        yield place / COMMIT
+
+
+def test_a_repository_at_a_commit(toy, repository):
+    toy.write([{"local": "../mirror"}, {"github": f"owner/toys@{COMMIT}", "folder": "raw"}])
+    assert status("toy", **toy.where)["detail"] == f"download of github.com/owner/toys@{COMMIT} (not tried)"
+    assert came_from(toy) == {"raw.tar.xz": f"github owner/toys@{COMMIT}"}
+    assert load("toy", toy.results_dir).train.x.tolist() == [[2 * n, 2 * n + 1] for n in range(8)]
+
+
+def test_contents_count_not_their_packing(toy, repository, tmp_path):
+    """A mirror's archive may be packed by anybody."""
+    for name, raw in toy.content.items():
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(raw)
+    (toy.datasets_dir.parents[1] / "mirror").mkdir()
+    with tarfile.open(toy.datasets_dir.parents[1] / "mirror" / "raw.tar.xz", "w:bz2") as tar:
+        tar.add(tmp_path / "raw", "raw")
+    toy.write([{"local": "../mirror"}])
+    assert status("toy", **toy.where)["state"] == "can be had"
+    assert came_from(toy) == {"raw.tar.xz": "local ../mirror"}
+
+
+def test_another_content_of_a_repository_is_refused(toy, repository):
+    toy.card["files"][0]["contents"] = "1" * 64
+    toy.write([{"github": f"owner/toys@{COMMIT}", "folder": "raw"}])
+    with pytest.raises(
+        UserError, match=rf"damaged raw\.tar\.xz: contents [0-9a-f]{{64}} instead of {'1' * 64}"
+    ):
+        prepare("toy", **toy.where)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"github": f"owner/toys@{'0' * 40}", "folder": "raw"}, "archive: HTTP status 404"),
+        ({"github": f"owner/toys@{COMMIT}", "folder": "wav"}, "holds no files below wav/"),
+    ],
+)
+def test_a_repository_that_fails_names_the_ways_out(toy, repository, source, message):
+    toy.card["stand_in"] = "teacher"
+    toy.write([source, {"manual": "Ask owner."}])
+    with pytest.raises(UserError, match=message) as raised:
+        prepare("toy", **toy.where)
+    assert "by hand: Ask owner." in str(raised.value) and "set PARATRAIN_DATA=FOLDER" in str(raised.value)
+    assert str(raised.value).endswith("'teacher' is made on this machine and can stand in for it.")
+
+
+def test_a_repository_cut_short_is_not_taken(toy, repository):
+    repository.write_bytes(repository.read_bytes()[:-30])
+    toy.write([{"github": f"owner/toys@{COMMIT}", "folder": "raw"}])
+    with pytest.raises(UserError, match=r"repository\.tar\.gz: not a whole archive"):
+        prepare("toy", **toy.where)
 
 
 def test_a_full_disk_is_not_blamed_on_a_source(toy, monkeypatch):

@@ -107,3 +107,43 @@ def test_comparison_wants_the_same_utterances():
     a, b = errors_at(0.1, np.random.default_rng(0)), errors_at(0.1, np.random.default_rng(0), words=9)
     with pytest.raises(UserError, match="same utterances"):
         wer.compare([a], [b], np.zeros(400, int))
+
+
+def test_a_resample_has_as_many_utterances_as_its_speakers_have():
+    speakers = np.array(["a"] * 3 + ["b"] * 3 + ["c"] * 3)
+    times = wer.draw_utterances(speakers, 500)
+    assert times.shape == (500, 9) and (times.sum(axis=1) == 9).all()
+    of_speaker = times.reshape(500, 3, 3).sum(axis=2)
+    assert (of_speaker % 3 == 0).all()  # a speaker is drawn whole: with all its utterances, or again
+    assert times.mean() == pytest.approx(1, abs=0.05)
+
+
+def test_mean_rates_are_the_means_of_the_rates_of_each_resample():
+    """Against sums over utterances repeated as often as they are drawn."""
+    rng = np.random.default_rng(0)
+    units, errors = rng.integers(1, 9, 12), rng.integers(0, 4, (1, 12))
+    times = wer.draw_utterances(np.repeat([0, 1, 2, 3], 3), 50)
+    values, drawn = wer.mean_rates([errors], units, times)
+    assert values == pytest.approx(errors.sum() / units.sum())
+    for counts, rate in zip(times.astype(int), drawn[:, 0], strict=True):
+        rows = np.repeat(np.arange(12), counts)
+        assert rate == pytest.approx(errors[0, rows].sum() / units[rows].sum())
+
+
+def test_seeds_are_redrawn_together_where_they_are_paired():
+    """Seed i has rate i in one system and i + 1 in the other: a paired difference never varies."""
+    errors = np.repeat(np.arange(4.0)[:, None], 10, axis=1)
+    times, units = wer.draw_utterances(np.arange(10), 300), np.ones(10)
+    _, paired = wer.mean_rates([errors, errors + 1], units, times, paired=True)
+    assert np.allclose(paired[:, 1] - paired[:, 0], 1)
+    _, apart = wer.mean_rates([errors, errors + 1], units, times)
+    assert np.std(apart[:, 1] - apart[:, 0]) == pytest.approx(
+        np.sqrt(2 * np.var(np.arange(4.0)) / 4), rel=0.15
+    )
+
+
+def test_a_resample_of_nothing_but_empty_references_has_no_rate():
+    times, units = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([0, 4])
+    _, drawn = wer.mean_rates([np.array([[1, 1]])], units, times)
+    assert np.isnan(drawn[0, 0]) and drawn[1, 0] == pytest.approx(2 / 4)
+    assert wer.percentiles(0.5, drawn[:, 0]) == wer.Interval(0.5, 0.5, 0.5)
