@@ -23,6 +23,7 @@ help: ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 reproduce: setup ## everything: environment, data, runs, report (CORES=2 limits the cores)
+	@$(RUN) snakemake --cores $(CORES) data
 	@$(RUN) snakemake --cores $(CORES)
 
 smoke: setup ## the same at its smallest, in about two minutes

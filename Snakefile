@@ -29,7 +29,7 @@ from implementations.workflow import (
 
 pipeline = Pipeline(workflow)
 
-TABLES = "speedup time_split accuracy volume tuning validation runs failures".split()
+TABLES = "speedup time_split accuracy wer volume tuning validation fitted loss runs failures".split()
 
 
 # Names the operating system that the suite is made on. Used only with `--software-deployment-method`: the packages
@@ -40,6 +40,7 @@ container: "docker://python:3.11-bookworm"
 localrules:
     all,
     smoke,
+    data,
     spark,
     ist,
     averaging,
@@ -115,6 +116,12 @@ use rule all as report with:
         partial="--partial",
 
 
+# Data alone. What could not be had is known from then on, and what stands in for it.
+rule data:
+    input:
+        lambda w: pipeline.preparations(),
+
+
 # The steps. Preparation and calibration end well also when they fail, and say so in their outcome file: what does not
 # need them goes on, what does is recorded as failed. Their outcome files are updated, as they count the attempts.
 
@@ -134,8 +141,6 @@ rule prepare:
 
 
 rule calibrate:
-    input:
-        lambda w: [ancient(outcome) for outcome in pipeline.preparations()],
     output:
         outcome=update(CALIBRATION_OUTCOME),
         covers=CALIBRATION_NOTE,
@@ -185,13 +190,14 @@ rule collect:
         records=lambda w: pipeline.manifests(),
         code=code("config", "reporting.collect"),
     output:
-        "results/runs.parquet",
+        runs="results/runs.parquet",
+        utterances="results/utterances.parquet",
     log:
         "results/logs/collect.log",
     params:
         points=lambda w: pipeline.points_arguments,
     shell:
-        "python -m implementations collect {params.points} --out {output} 2>&1 | tee {log}"
+        "python -m implementations collect {params.points} --out {output.runs} 2>&1 | tee {log}"
 
 
 rule timings:
@@ -213,6 +219,7 @@ rule timings:
 rule claims:
     input:
         runs="results/runs.parquet",
+        utterances="results/utterances.parquet",
         timings="results/timings.parquet",
         claims=files(
             "config/claims/*",
@@ -235,7 +242,9 @@ rule claims:
 rule tables:
     input:
         runs="results/runs.parquet",
+        utterances="results/utterances.parquet",
         timings="results/timings.parquet",
+        published=files("config/published/*"),
         code=code("reporting.tables", "timings"),
     output:
         csv=report(expand("reports/tables/{name}.csv", name=TABLES), category="Tables"),
@@ -253,6 +262,7 @@ rule tables:
 rule figures:
     input:
         runs="results/runs.parquet",
+        utterances="results/utterances.parquet",
         timings="results/timings.parquet",
         published=files("config/published/*"),
         code=code("reporting.figures", "timings"),

@@ -1,8 +1,9 @@
 """Runs every benchmark and prints a table: ours, the reference, their ratio measured in one run, and the goal.
 
-    python -m benchmarks [NAME ...]      names: averaging_operation end_to_end simulated harness speedup
+    python -m benchmarks [NAME ...]      names: averaging_operation end_to_end speech_end_to_end simulated harness
+                                                speedup natural_gradient matmul_peak decoding
 
-Leave the machine alone meanwhile. Rows also go to results/bench.json.
+About six minutes in all on two cores; leave the machine alone meanwhile. Rows also go to results/bench.json.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ def alone(name: str, threads: int) -> list[dict[str, Any]]:
     return _rows(command, rank_environment(threads))
 
 
+def speech(name: str) -> list[dict[str, Any]]:
+    """Rows of a benchmark of ``benchmarks.speech``, on one thread."""
+    return _rows([sys.executable, "-m", "benchmarks.speech", name], rank_environment(1))
+
+
 def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:
     done = subprocess.run(
         command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
@@ -42,9 +48,13 @@ def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any
 BENCHMARKS = {
     "averaging_operation": lambda: on_ranks("averaging_operation", 2) + on_ranks("averaging_operation", 4),
     "end_to_end": lambda: on_ranks("end_to_end", 2),
+    "speech_end_to_end": lambda: on_ranks("speech_end_to_end", 2),
     "simulated": lambda: alone("simulated", 1) + alone("simulated", 2),
     "harness": lambda: alone("harness", 1),
     "speedup": lambda: on_ranks("speedup", 2),
+    "natural_gradient": lambda: speech("natural_gradient"),
+    "matmul_peak": lambda: speech("matmul_peak"),
+    "decoding": lambda: speech("decoding"),
 }
 
 
@@ -70,8 +80,8 @@ def _line(row: dict[str, Any]) -> str:
     verdict = "" if row.get("goal") is None else ("ok" if _met(row) else "SHORT")
     return (
         f"{row['benchmark']:20} {row['name']:46} ranks {row.get('ranks', 1)}  ours {row['ours_s'] * 1e3:10.3f} ms  "
-        f"reference {row['reference_s'] * 1e3:10.3f} ms  ratio {row['ratio']:6.2f} "
-        f"[{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]  {goal} {verdict}"
+        f"reference {row['reference_s'] * 1e3:10.3f} ms  ratio {row['ratio']:6.3g} "
+        f"[{row['ratio_low']:.3g}, {row['ratio_high']:.3g}]  {goal} {verdict}"
     )
 
 

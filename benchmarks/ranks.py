@@ -23,6 +23,7 @@ from mpi4py import MPI
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
 from benchmarks.alone import RESULTS, point_of, train_s
+from benchmarks.speech import DATASET, HIDDEN
 from benchmarks.statistics import compare
 from implementations import data
 from implementations.clock import Clock
@@ -34,7 +35,7 @@ from implementations.point import Point
 WORLD = MPI.COMM_WORLD
 SIZES_MB = (1, 4, 16, 64, 160)
 NETS = {"small": [128, 128], "large": [1024, 1024]}
-MINIBATCH = 64
+MINIBATCH, SPEECH_MINIBATCH = 64, 128
 STEPS = {"small": 400, "large": 60}
 SYNC_PERIOD = 10
 
@@ -84,6 +85,29 @@ def end_to_end() -> list[dict[str, Any]]:
                     **compare(lambda p=point: _ours(p), lambda t=theirs: seconds(t)),
                 }
             )
+    return rows
+
+
+def speech_end_to_end() -> list[dict[str, Any]]:
+    """The same for averaging a speech net's parameters, at the experiments' minibatch, on frames spliced as used."""
+    rows = []
+    for width, steps in ((256, 300), (512, 100)):
+        point = dataclasses.replace(
+            point_of("averaging", WORLD.size, HIDDEN * [width], "measured"),
+            dataset=DATASET,
+            model={"name": "fc", "hidden": HIDDEN * [width], "activation": "sigmoid"},
+            minibatch=SPEECH_MINIBATCH,
+            data_size=steps * SPEECH_MINIBATCH * WORLD.size,
+            processes=WORLD.size,
+        )
+        theirs = _periodic(_run(point))
+        rows.append(
+            {
+                "name": f"averaging, speech net {point.model['hidden']}",
+                "goal": 1.0,
+                **compare(lambda p=point: _ours(p), lambda t=theirs: seconds(t)),
+            }
+        )
     return rows
 
 
@@ -174,12 +198,13 @@ def _join_gloo() -> None:
 BENCHMARKS = {
     "averaging_operation": averaging_operation,
     "end_to_end": end_to_end,
+    "speech_end_to_end": speech_end_to_end,
     "speedup": speedup,
 }
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    data.prepare("fashion_mnist", RESULTS)
+    data.prepare(DATASET if sys.argv[1].startswith("speech") else "fashion_mnist", RESULTS)
     _join_gloo()
     found = BENCHMARKS[sys.argv[1]]()
     if WORLD.rank == 0:

@@ -87,28 +87,21 @@ def _points(args: argparse.Namespace) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    """Measure this machine; with ``--outcome`` without the points whose data are missing, and then to be done again."""
+    """Measure this machine; with ``--outcome`` failures stand there, and the exit code is 0."""
     from implementations.cluster.calibrate import calibrate, shapes_of
-    from implementations.data.summary import find_fault
 
     settings = _settings(args)
 
-    def measure(points: Any) -> None:
-        shapes = shapes_of(points, args.results)
+    def step() -> None:
+        shapes = shapes_of(settings.points)
         print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
 
     if args.outcome is None:
-        measure(settings.points)
+        step()
         return 0
     from implementations.workflow import leave_outcome
 
-    def step() -> str | None:
-        args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
-        names = sorted({point.dataset for point in settings.points})
-        missing = [name for name in names if find_fault(args.results / "data" / name)]
-        measure([point for point in settings.points if point.dataset not in missing])
-        return f"step times without those of {', '.join(missing)}: not prepared" if missing else None
-
+    args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
     return leave_outcome(args.outcome, args.out, step)
 
 
@@ -221,10 +214,22 @@ def _calibrated(names: Any, results: Path, clusters_dir: Path | None) -> list[st
     return kept
 
 
+def _utterances(args: argparse.Namespace) -> Path:
+    """The word errors of each test utterance, which are collected beside the runs."""
+    return args.runs.with_name("utterances.parquet")
+
+
+def _losses(timings: Any) -> Any:
+    """The time model's split of the efficiency that projections of the averaging paper lose."""
+    from implementations.timings import loss_split
+
+    return loss_split(timings[(timings["evidence"] == "projected") & (timings["paper"] == "averaging")])
+
+
 def _claims(args: argparse.Namespace) -> None:
     from implementations.reporting import make_claims
 
-    make_claims(args.runs, args.timings, args.out)
+    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args))
 
 
 def _tables(args: argparse.Namespace) -> None:
@@ -233,7 +238,10 @@ def _tables(args: argparse.Namespace) -> None:
     from implementations.timings import validation
 
     runs, timings = read_table(args.runs), read_table(args.timings)
-    make_tables(runs, timings, validation(runs, timings), args.out, _settings(args).tier)
+    tier, errors = _settings(args).tier, _utterances(args)
+    make_tables(
+        runs, timings, validation(runs, timings), args.out, tier, utterances=errors, losses=_losses(timings)
+    )
 
 
 def _figures(args: argparse.Namespace) -> None:
@@ -242,7 +250,9 @@ def _figures(args: argparse.Namespace) -> None:
     from implementations.timings import validation
 
     runs, timings = read_table(args.runs), read_table(args.timings)
-    make_figures(runs, timings, validation(runs, timings), args.results, args.out, tier=_settings(args).tier)
+    tier, errors = _settings(args).tier, _utterances(args)
+    checked, losses = validation(runs, timings), _losses(timings)
+    make_figures(runs, timings, checked, args.results, args.out, tier=tier, utterances=errors, losses=losses)
     if args.headline:
         make_headline(figures_dir=args.out, out_dir=args.headline)
 

@@ -5,10 +5,12 @@ Every process of the run calls ``run_point``; what it returns is the same on all
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,20 @@ import numpy as np
 import pandas as pd
 import torch
 
-from implementations import models, registry
+from implementations import models, rbm, recipe, registry
 from implementations.checkpoint import Checkpoints
 from implementations.clock import LABELS, Clock
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.ledger import Ledger
 from implementations.data import loading
+from implementations.data.dataset import Samples, Scored
 from implementations.data.shards import Order
 from implementations.errors import Diverged, UserError
+from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.models.worker_model import WorkerModel
 from implementations.point import Point
 from implementations.seeds import derive, torch_stream
+from implementations.speech import wer
 from implementations.training import Shards, Training
 
 # Between two pulses a run neither looks at the wall clock nor agrees on anything: that would cost a message a step.
@@ -48,11 +53,15 @@ def run_point(
     """Train a point, resuming where an earlier attempt was cut off; leaves curve and trace, returns record columns.
 
     ``communicator`` makes the point's communicator around a ledger; a checkpoint of another ``code_hash`` is void.
+    All processes get the same, but for word errors, which rank 0 alone knows.
     Raises UserError for sizes that do not fit.
     """
     began = time.perf_counter()
     clock = Clock()
-    run = Run(point, communicator, results, clock, code_hash)
+    try:
+        run = Run(point, communicator, results, clock, code_hash)
+    except Diverged as error:  # in pretraining, on every process alike
+        return {"status": "diverged", "reason": str(error), "setup_s": time.perf_counter() - began}
     run.resume()
     run.warm_up()
     setup_s = time.perf_counter() - began
@@ -94,7 +103,8 @@ class Run:
             wanted *= point.workers
         self.dataset = loading.load(point.dataset, results, data_size=wanted)
         self.data_size = self.dataset.sizes["train"]
-        order = Order(self.data_size, point.workers, point.minibatch, point.sharding, point.seed)
+        groups = self.dataset.groups("train") if point.sharding == "balanced" else None
+        order = Order(self.data_size, point.workers, point.minibatch, point.sharding, point.seed, groups)
         if order.steps_per_epoch == 0:
             raise UserError(
                 f"minibatch {point.minibatch}: each of {point.workers} workers has only {order.per_worker} "
@@ -107,6 +117,8 @@ class Run:
             len(self.comm.hosted),
             torch_stream(point.seed, "init"),
         )
+        self.pretraining: pd.DataFrame | None = None
+        self._initialise(results)
         shards = Shards(self.dataset, order, self.comm.hosted)
         settings = self.method.settings(point)
         self.training = Training(point, settings, self.net, self.comm, shards, clock)
@@ -118,11 +130,36 @@ class Run:
         self.train_loss = math.nan
         self.curve: list[dict[str, Any]] = []
         self.resumed = False
-        self._valid = self._share(self.dataset.tensors("valid"))
+        self._valid = self._share("valid")
+        self._unsynced = False  # whether the model evaluated last is worker 0's alone
+        self.utterances: pd.DataFrame | None = None
         # Python's and torch's global generators belong to the point too, whatever ran in this process before.
         torch.manual_seed(derive(point.seed, "global"))
 
     # Preparation, off the clock
+
+    def _initialise(self, results: Path) -> None:
+        """First weights other than the model's own rule."""
+        point, generator = self.point, torch_stream(self.point.seed, "init")
+        if point.init == "random":
+            initialise_sigmoid(self.net, generator)
+        elif point.init == "rbm":
+            options = recipe.settings(point)
+            pretrained = rbm.cached_pretrain(
+                results / "pretrained",
+                f"{self.dataset.data_hash} {self.dataset.sizes['train']}",
+                lambda: (self.dataset.samples("train"), self.dataset.samples("valid")),
+                point.model["hidden"],
+                rbm.RbmSettings(
+                    gaussian_lr=options["rbm_gaussian_lr"],
+                    bernoulli_lr=options["rbm_bernoulli_lr"],
+                    gaussian_epochs=options["rbm_gaussian_epochs"],
+                    bernoulli_epochs=options["rbm_bernoulli_epochs"],
+                ),
+                point.seed,
+            )
+            rbm.start_from(self.net, pretrained, generator)
+            self.pretraining = pd.DataFrame(pretrained.log)
 
     def resume(self) -> None:
         """Take up the last checkpoint, if there is one."""
@@ -156,6 +193,12 @@ class Run:
             self.clock.restart()
             with self.clock("eval"):
                 self._evaluate(epoch=0)
+                self.training.start_schedule(*self._latest)
+
+    @property
+    def _latest(self) -> tuple[float, float]:
+        """Validation accuracy and loss of the latest evaluation."""
+        return self.curve[-1]["valid_accuracy"], self.curve[-1]["valid_loss"]
 
     # The loop
 
@@ -168,18 +211,23 @@ class Run:
             with clock("compute"):
                 progress = next(progress_of, None)
             if progress is None:
+                if self.training.own_theta_p is not None:  # a full average has come after the last step
+                    with clock("eval"):
+                        self._unsynced = False
+                        self.curve.pop()
+                        self._evaluate(epoch=self.step // steps_per_epoch)
                 return
             with clock("other"):
                 self.step = progress.step
                 self.loss_sum += progress.loss
                 epoch_ends = self.step % steps_per_epoch == 0
-                if epoch_ends and not progress.synced:
-                    raise RuntimeError(f"{self.method.name}: workers are not in step at the end of an epoch")
             if epoch_ends:
                 with clock("eval"):
                     self.train_loss = self._mean_train_loss(steps_per_epoch)
                     self._check_finite(self.train_loss)
+                    self._unsynced = not progress.synced
                     self._evaluate(epoch=self.step // steps_per_epoch)
+                    self.curve[-1]["accepted"] = self.training.end_epoch(*self._latest)
             if self.step >= next_pulse or epoch_ends:
                 with clock("other"):
                     loss, elapsed = self._pulse(clock.training_s)
@@ -224,7 +272,9 @@ class Run:
 
     def _evaluate(self, epoch: int) -> None:
         train_s = self.comm.control_max(np.array([self.clock.training_s]))[0]
-        accuracy, loss = self._score(self._valid)
+        own_p = self.net.theta_wp[0] if self._unsynced else None
+        with self._model_of_worker_0(own_p):
+            accuracy, loss = self._score(self._valid)
         self.curve.append(
             {
                 "step": self.step,
@@ -236,23 +286,48 @@ class Run:
                 "valid_loss": loss,
                 "sent_bytes_total": self.ledger.sent_bytes_total,
                 "payload_bytes": self.ledger.payload_bytes,
+                "drift": math.nan if self.training.drift is None else self.training.drift,
+                "accepted": True,  # whether the weights were kept; a schedule may undo an epoch
             }
         )
 
-    def _score(self, share: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
+    @contextmanager
+    def _model_of_worker_0(self, own_p: torch.Tensor | None) -> Iterator[None]:
+        """Have every process evaluate worker 0's model, given its own first one's (P,); None: all are equal."""
+        if own_p is None:
+            yield
+            return
+        first_p = self.net.theta_wp[0]
+        kept_p = first_p.clone()
+        first_p.copy_(self.comm.control_bcast(own_p))
+        try:
+            yield
+        finally:
+            first_p.copy_(kept_p)
+
+    def _score(self, samples: Samples) -> tuple[float, float]:
         """Accuracy and mean loss of the first hosted worker's model, each process doing its share of the samples."""
         totals = np.zeros(3)
-        for x_bi, y_b in zip(share[0].split(EVAL_BATCH), share[1].split(EVAL_BATCH)):
-            totals += [*self.net.evaluate(x_bi, y_b), len(y_b)]
+        for rows in torch.arange(len(samples)).split(EVAL_BATCH):
+            totals += [*self.net.evaluate(*samples.take(rows)), len(rows)]
         correct, loss, count = map(float, self.comm.control_sum(totals))
         return correct / count, loss / count
 
-    def _share(self, samples: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _share(self, split: str) -> Samples:
         """This process's part of an evaluation set."""
         processes = int(self.comm.control_sum(np.ones(1))[0])
         mine = self.rank * processes // self.comm.size
-        x_ni, y_n = samples
-        return x_ni[mine::processes], y_n[mine::processes]
+        return self.dataset.samples(split, np.arange(mine, self.dataset.sizes[split], processes))
+
+    def _log_posteriors(self, split: str) -> np.ndarray:
+        """What the first hosted worker's model says of every frame: (frames, classes) float32."""
+        samples, net = self.dataset.samples(split), self.net.one_worker(0)
+        with torch.no_grad():
+            parts = [
+                net.logits(samples.take(rows)[0].unsqueeze(0)).squeeze(0).log_softmax(1)
+                for rows in torch.arange(len(samples)).split(EVAL_BATCH)
+            ]
+        return torch.cat(parts).numpy()
 
     # The end
 
@@ -283,15 +358,20 @@ class Run:
         wall_s, train_s = self.comm.control_max(np.array([self._wall_s, self._train_s]))
         *parts, uncovered_s = self.comm.control_sum(np.array([*self._parts, self._uncovered_s])) / processes
         reached = self._reached()
-        volume = self.method.volume(self.training.plan)
+        epochs_done = self.step // self.training.plan.steps_per_epoch
+        volume = self.method.volume(dataclasses.replace(self.training.plan, epochs=epochs_done))
         rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         samples = self.step * self.point.global_batch
+        kept = next(row for row in reversed(self.curve) if row["accepted"])
         values = {
             "resumed": self.resumed,
             "data_size": self.data_size,
             "model_params": self.net.params_per_worker,
+            "data_kind": self.dataset.summary.get("data_kind"),
             "steps": self.step,
             "samples": samples,
+            "epochs_done": epochs_done,
+            "drift": max((row["drift"] for row in self.curve if row["drift"] >= 0), default=None),
             "target_reached": None if self.point.target_value is None else reached is not None,
             "bytes_to_target": reached and reached["sent_bytes_total"],
             **self.comm.world_totals(),
@@ -299,8 +379,8 @@ class Run:
             "paper_bytes": volume.paper_bytes,
             "state_bytes_per_worker": self.training.state_bytes_per_worker,
             "train_loss": float(self.train_loss),
-            "valid_accuracy": self.curve[-1]["valid_accuracy"],
-            "valid_loss": self.curve[-1]["valid_loss"],
+            "valid_accuracy": kept["valid_accuracy"],
+            "valid_loss": kept["valid_loss"],
             "data_hash": self.dataset.data_hash,
             "host_wall_s": float(wall_s),
         }
@@ -317,9 +397,28 @@ class Run:
         return values
 
     def test(self) -> dict[str, Any]:
-        """Accuracy and loss on the test set, which is read here and nowhere else."""
-        accuracy, loss = self._score(self._share(self.dataset.tensors("test")))
-        return {"accuracy": accuracy, "loss": loss}
+        """Quality on the test set, which is read here and nowhere else; word errors are known to rank 0 alone."""
+        samples = self._share("test")
+        accuracy, loss = self._score(samples)
+        values = {"accuracy": accuracy, "loss": loss}
+        recognition = self.dataset.recognition if self.point.decode else None
+        if self.dataset.summary["kind"] == "speech":
+            values["frame_error"] = 1 - accuracy
+        if recognition and self.rank == 0:
+            scored = recognition.score(self._log_posteriors)
+            self.utterances = scored.utterances
+            values |= _word_error_columns(scored)
+        own_p = self.training.own_theta_p
+        if own_p is not None:
+            with self._model_of_worker_0(own_p):
+                values["rank0_accuracy"], _ = self._score(samples)
+                if self.dataset.summary["kind"] == "speech":
+                    values["rank0_frame_error"] = 1 - values["rank0_accuracy"]
+                if recognition and self.rank == 0:
+                    errors = _word_errors(recognition.score(self._log_posteriors).utterances)
+                    values["rank0_wer"] = errors.rate
+        self._agree_barrier()  # nobody leaves while rank 0 decodes
+        return values
 
     def leave_files(self) -> None:
         """Curve and trace beside the record, and no checkpoint."""
@@ -327,7 +426,36 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             pd.DataFrame(self.curve).to_parquet(self.folder / "curve.parquet", index=False)
             self.ledger.frame().to_parquet(self.folder / "trace.parquet", index=False)
+            for name, table in (("utterances", self.utterances), ("pretraining", self.pretraining)):
+                path = self.folder / f"{name}.parquet"
+                path.unlink(missing_ok=True)  # of an earlier attempt
+                if table is not None:
+                    table.to_parquet(path, index=False)
         self._agree_barrier()
 
     def _agree_barrier(self) -> None:
         self.comm.control_sum(np.zeros(1))
+
+
+def _word_errors(utterances: pd.DataFrame) -> wer.WordErrors:
+    return wer.WordErrors(
+        *(utterances[name].to_numpy() for name in ("substitutions", "deletions", "insertions", "words"))
+    )
+
+
+def _word_error_columns(scored: Scored) -> dict[str, Any]:
+    """Columns of the record that a decoded test set gives."""
+    errors = _word_errors(scored.utterances)
+    interval = wer.interval(errors, scored.utterances["speaker"].to_numpy())
+    return {
+        "wer": interval.value,
+        "wer_low": interval.low,
+        "wer_high": interval.high,
+        "substitutions": int(errors.substitutions.sum()),
+        "deletions": int(errors.deletions.sum()),
+        "insertions": int(errors.insertions.sum()),
+        "reference_words": int(errors.words.sum()),
+        "valid_wer": scored.valid_wer,
+        "lm_weight": scored.lm_weight,
+        "word_penalty": scored.word_penalty,
+    }

@@ -34,13 +34,21 @@ class Point:
     minibatch: int = 64  # samples per worker and step
     optimizer: str = "sgd"
     lr: float = 0.1
-    sharding: str = "static"  # "static": a worker keeps its samples; "reshuffled": dealt anew each epoch
+    init: str = (
+        "uniform"  # first weights, the schedule of the rate, and the parameters of all three: recipe.py
+    )
+    schedule: str = "constant"
+    recipe: dict[str, Any] = field(default_factory=dict)
+    sharding: str = "static"  # "static": a worker keeps its samples; others: data/shards.py
     scaling: str = "strong"  # "strong": data_size is shared out; "weak": each worker has data_size
     processes: int = 1
     threads_per_worker: int = 1
     device: str = "cpu"
     network: str = "loopback"  # what joins the ranks: "loopback" is this machine's memory
     repeat: int = 0
+    decode: bool = (
+        True  # whether a speech network's words are decoded after training, or its frames counted alone
+    )
     target_metric: str = "accuracy"
     target_value: float | None = None
     time_limit_s: float = 600.0
@@ -57,6 +65,16 @@ class Point:
         """The model and its sizes in one word: ``fc-512-512``."""
         sizes = self.model.get("hidden", [])
         return "-".join([self.model["name"], *map(str, sizes)])
+
+    @property
+    def step_label(self) -> str:
+        """What a training step computes, beside the minibatch's size: the model, behind an optimiser that costs more.
+
+        Steps of equal label take equal time on a machine; what stands before the first dash is of one kind.
+        """
+        if self.optimizer == "ng_sgd":
+            return f"ng_sgd/{self.recipe.get('ng_update_period', 1)}:{self.model_label}"
+        return self.model_label
 
     @property
     def run_id(self) -> str:

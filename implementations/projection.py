@@ -6,6 +6,7 @@ would send, and the data set's card gives the sizes. The method's code is the on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,13 @@ class BookedCommunicator(Communicator):
             if self.size == 1:
                 call.kind = -1
 
+    def mix_(self, buffers: Buffers, sources: Sequence[int]) -> None:
+        """Book a round of pairwise mixing of the first worker's buffer."""
+        first = buffers[0]
+        with self.ledger.call(self._mix_kind(sources, first.nbytes, first.itemsize)) as call:
+            if self.size == 1:
+                call.kind = -1
+
 
 class _DryShards:
     """Stands for the samples: as many minibatches as the order says, with nothing in them."""
@@ -56,7 +64,18 @@ class _DryShards:
 
 class _DryTraining(Training):
     def optimizer(self, lr: float) -> Any:
-        return SimpleNamespace(step=lambda: None)
+        self._optimizer = SimpleNamespace(step=lambda: None, param_groups=[])
+        return self._optimizer
+
+    @property
+    def moves_wp(self) -> torch.Tensor:
+        return self.net.grad_wp  # of the momentum's size
+
+    def measure_drift(self) -> None:
+        pass
+
+    def keep_own(self) -> None:
+        pass
 
 
 def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -68,7 +87,9 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
     samples = point.data_size or sizes["train"]
     if point.scaling == "weak" and point.data_size:
         samples *= point.workers
-    order = Order(samples, point.workers, point.minibatch, point.sharding, point.seed)
+    # whole utterances or not, each worker has about as many samples
+    sharding = "static" if point.sharding == "balanced" else point.sharding
+    order = Order(samples, point.workers, point.minibatch, sharding, point.seed)
     ledger = Ledger(Clock())
     features = int(np.prod(sizes["input_shape"]))
     with torch.device("meta"):
@@ -83,8 +104,11 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
         _DryShards(order),
         Clock(),
     )
+    # The first epoch may be another than those that follow (mixing in pairs begins after it).
+    first = run.plan.steps_per_epoch if point.epochs > 1 else 0
+    run.done_steps = first
     for progress in method.train(run):
-        if progress.step == run.plan.steps_per_epoch:
+        if progress.step == first + run.plan.steps_per_epoch:
             break
     steps = point.epochs * order.steps_per_epoch
     columns = {

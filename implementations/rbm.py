@@ -9,12 +9,13 @@ Shapes: n sample, b sample of a minibatch, v visible unit, h hidden unit.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from implementations.data.dataset import Samples
 from implementations.errors import Diverged, UserError
 from implementations.models.fc import FullyConnected
 from implementations.models.sigmoid_init import initialise_sigmoid
@@ -187,34 +189,34 @@ class Pretrained:
 
 @torch.no_grad()
 def pretrain(
-    x_nv: torch.Tensor,
+    samples: Samples,
     hidden: Sequence[int],
     settings: RbmSettings,
     seed: int,
-    held_out_nv: torch.Tensor | None = None,
+    held_out: Samples | None = None,
 ) -> Pretrained:
-    """Train a machine per width of ``hidden``, each on what the ones before make of ``x_nv`` (N, V) float32.
+    """Train a machine per width of ``hidden``, each on what the ones before make of the samples' inputs.
 
-    The log has, for each machine and epoch, the reconstruction's mean squared error and, with ``held_out_nv``, the
+    The log has, for each machine and epoch, the reconstruction's mean squared error and, with ``held_out``, the
     mean free energy of held-out samples minus that of as many training samples: it grows when a machine overfits.
-    Raises UserError for features that are not finite, and when a machine's weights become so.
+    Raises UserError for features that are not finite, and Diverged when a machine's weights become so.
     """
-    if not len(x_nv) or not bool(x_nv.isfinite().all()):
+    if not len(samples) or not all(bool(v.isfinite().all()) for v in _pieces(samples)):
         raise UserError("pretraining: the training features are empty or not finite; prepare the data again")
     done: list[Rbm] = []
     result = Pretrained([])
     for index, width in enumerate(hidden):
         generator = torch_stream(seed, "rbm", index)
-        rbm = _new_machine(x_nv, done, width, settings, generator)
+        rbm = _new_machine(samples, done, width, settings, generator)
         trainer = Trainer(rbm, settings, generator)
         for epoch in range(settings.bernoulli_epochs if done else settings.gaussian_epochs):
             try:
-                errors = [trainer.step(_forward(done, v)) for v in _minibatches(x_nv, settings, generator)]
+                errors = [trainer.step(_forward(done, v)) for v in _minibatches(samples, settings, generator)]
                 if not bool(rbm.w_hv.isfinite().all()):
                     raise Diverged("the weights are not finite")
             except Diverged as error:
-                rate = "bernoulli_lr" if done else "gaussian_lr"
-                raise UserError(
+                rate = "rbm_bernoulli_lr" if done else "rbm_gaussian_lr"
+                raise Diverged(
                     f"pretraining: weights of machine {index + 1} are not finite; lower {rate}"
                 ) from error
             row = {
@@ -223,46 +225,52 @@ def pretrain(
                 "reconstruction": float(torch.stack(errors).mean()),
                 "guarded": trainer.guarded,
             }
-            if held_out_nv is not None:
-                row["free_energy_gap"] = free_energy_gap(rbm, done, x_nv, held_out_nv)
+            if held_out is not None:
+                row["free_energy_gap"] = free_energy_gap(rbm, done, samples, held_out)
             result.log.append(row)
         done.append(rbm)
         result.layers.append((rbm.w_hv, rbm.b_h))
     return result
 
 
-def free_energy_gap(rbm: Rbm, below: Sequence[Rbm], x_nv: torch.Tensor, held_out_nv: torch.Tensor) -> float:
+def free_energy_gap(rbm: Rbm, below: Sequence[Rbm], samples: Samples, held_out: Samples) -> float:
     """Mean free energy of held-out samples minus that of as many training samples, evenly chosen."""
-    rows = torch.linspace(0, len(x_nv) - 1, min(len(held_out_nv), len(x_nv))).long()
-    held_out, seen = (
-        sum(float(rbm.free_energy(_forward(below, part)).double().sum()) for part in samples.split(_CHUNK))
-        / len(samples)
-        for samples in (held_out_nv, x_nv[rows])
+    rows = torch.linspace(0, len(samples) - 1, min(len(held_out), len(samples))).long()
+    of_held_out, of_seen = (
+        sum(float(rbm.free_energy(_forward(below, v)).double().sum()) for v in _pieces(some, chosen))
+        / len(chosen)
+        for some, chosen in ((held_out, torch.arange(len(held_out))), (samples, rows))
     )
-    return held_out - seen
+    return of_held_out - of_seen
 
 
 def _new_machine(
-    x_nv: torch.Tensor, below: Sequence[Rbm], width: int, settings: RbmSettings, generator: torch.Generator
+    samples: Samples, below: Sequence[Rbm], width: int, settings: RbmSettings, generator: torch.Generator
 ) -> Rbm:
     """Random weights, hidden biases 0; visible biases from the mean activation where units are binary, else 0."""
     if below:
-        total_v = sum(_forward(below, part).double().sum(0) for part in x_nv.split(_CHUNK))
-        a_v = torch.logit((total_v / len(x_nv)).clamp(1e-4, 1 - 1e-4)).float()
+        total_v = sum(_forward(below, v).double().sum(0) for v in _pieces(samples))
+        a_v = torch.logit((total_v / len(samples)).clamp(1e-4, 1 - 1e-4)).float()
     else:
-        a_v = torch.zeros(x_nv.shape[1])
+        a_v = torch.zeros(samples.take(torch.tensor([0]))[0].shape[1])
     w_hv = torch.empty(width, len(a_v)).normal_(0, settings.weight_stddev, generator=generator)
     return Rbm(w_hv, a_v, torch.zeros(width), gaussian=not below)
 
 
+def _pieces(samples: Samples, rows: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+    """The inputs of these samples (None: all), so many at once that memory does not matter."""
+    for some in (torch.arange(len(samples)) if rows is None else rows).split(_CHUNK):
+        yield samples.take(some)[0]
+
+
 def _minibatches(
-    x_nv: torch.Tensor, settings: RbmSettings, generator: torch.Generator
+    samples: Samples, settings: RbmSettings, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
     """An epoch in random order; what does not fill a minibatch is left out."""
-    size = min(settings.minibatch, len(x_nv))
-    order = torch.randperm(len(x_nv), generator=generator)
-    for rows in order[: len(x_nv) // size * size].split(size):
-        yield x_nv[rows]
+    size = min(settings.minibatch, len(samples))
+    order = torch.randperm(len(samples), generator=generator)
+    for rows in order[: len(samples) // size * size].split(size):
+        yield samples.take(rows)[0]
 
 
 def _forward(machines: Sequence[Rbm], v_bv: torch.Tensor) -> torch.Tensor:
@@ -273,42 +281,52 @@ def _forward(machines: Sequence[Rbm], v_bv: torch.Tensor) -> torch.Tensor:
 
 def cached_pretrain(
     folder: Path,
-    data_hash: str,
-    x_nv: torch.Tensor,
+    source: str,
+    samples: Callable[[], tuple[Samples, Samples | None]],
     hidden: Sequence[int],
     settings: RbmSettings,
     seed: int,
-    held_out_nv: torch.Tensor | None = None,
 ) -> Pretrained:
-    """``pretrain``, or its result from a file of ``folder`` named by the content of what it depends on.
+    """``pretrain``, or its result from a file of ``folder`` named by data, sizes, settings and seed.
 
-    ``data_hash`` stands for the samples, in their order. A damaged file is made again.
+    ``source`` stands for the samples, in their order; ``samples`` gives those to train on and those held out, and is
+    not called where the result is there. A damaged file is made again. Of several processes that ask at once, one
+    trains and the others wait for it.
     """
     key = json.dumps(
         {
             "format": _FORMAT,
-            "data": data_hash,
-            "samples": len(x_nv),
-            "held_out": 0 if held_out_nv is None else len(held_out_nv),
-            "sizes": [x_nv.shape[1], *hidden],
+            "data": source,
+            "hidden": list(hidden),
             "settings": asdict(settings),
             "seed": seed,
         },
         sort_keys=True,
     )
     path = folder / f"rbm-{hashlib.sha256(key.encode()).hexdigest()[:24]}.pt"
+    if (found := _read_cache(path, key)) is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    # The lock belongs to the open file, so a killed process leaves none behind.
+    with open(path.with_suffix(".lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (found := _read_cache(path, key)) is not None:
+            return found
+        seen, held_out = samples()
+        result = pretrain(seen, hidden, settings, seed, held_out)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        torch.save({"key": key, "layers": result.layers, "log": result.log}, temporary)
+        temporary.replace(path)
+    return result
+
+
+def _read_cache(path: Path, key: str) -> Pretrained | None:
+    """What lies in the file, if it was made for this key and is whole."""
     try:
         kept = torch.load(path, weights_only=True)
-        if kept["key"] == key:
-            return Pretrained(kept["layers"], kept["log"])
+        return Pretrained(kept["layers"], kept["log"]) if kept["key"] == key else None
     except (OSError, EOFError, RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError):
-        pass  # not there, or cut off
-    result = pretrain(x_nv, hidden, settings, seed, held_out_nv)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"key": key, "layers": result.layers, "log": result.log}, temporary)
-    temporary.replace(path)
-    return result
+        return None  # not there, or cut off
 
 
 @torch.no_grad()

@@ -13,11 +13,11 @@ from typing import Any
 import jsonschema
 import yaml
 
-from implementations import registry
+from implementations import recipe, registry
 from implementations.errors import UserError
 from implementations.point import Point
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FINISHED = ("ok", "diverged", "target_missed")  # an outcome that is a result; the rest is tried again
 _SCHEMA = Path(__file__).parents[1] / "config/schemas/record.schema.yaml"
 
@@ -48,15 +48,22 @@ def log_path(results: Path, run_id: str) -> Path:
 def identity(point: Point) -> dict[str, Any]:
     """The identity columns of a point's record that are known before it runs."""
     settings = registry.get(point.method).settings(point)
+    recipe_settings = recipe.settings(point)
     values = {key: value for key, value in point.to_json().items() if key in columns()}
     return values | {
         "run_id": point.run_id,
         "schema_version": SCHEMA_VERSION,
         "model": point.model_label,
         "global_batch": point.global_batch,
-        "sync_period": settings.get("sync_period"),
-        "algorithm": settings.get("algorithm"),
-        "lr_scaling": settings.get("lr_scaling"),
+        **{
+            name: settings.get(name)
+            for name in ("sync_period", "algorithm", "lr_scaling", "mixing", "content")
+        },
+        **{
+            name: recipe_settings.get(name)
+            for name in ("reduction", "momentum", "max_change_rule", "ng_update_period")
+        },
+        "recipe": json.dumps(recipe_settings, sort_keys=True),
     }
 
 

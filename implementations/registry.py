@@ -7,6 +7,7 @@ config can be checked, and points counted, in a moment.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ class Param:
     unit: str = ""
     choices: tuple[Any, ...] | None = None
     minimum: float | None = None
+    maximum: float | None = None
 
     @property
     def allowed(self) -> str:
@@ -40,6 +42,7 @@ class Param:
         if self.choices is not None:
             return " | ".join(map(str, self.choices))
         bound = "" if self.minimum is None else f" >= {self.minimum}"
+        bound += "" if self.maximum is None else f" <= {self.maximum}"
         return f"{self.type.__name__}{bound}{f' ({self.unit})' if self.unit else ''}"
 
     def accepts(self, value: Any) -> bool:
@@ -50,7 +53,11 @@ class Param:
             return False
         if self.choices is not None:
             return value in self.choices
-        return self.minimum is None or value >= self.minimum
+        if self.type is float and not math.isfinite(value):
+            return False
+        return (self.minimum is None or value >= self.minimum) and (
+            self.maximum is None or value <= self.maximum
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from implementations import record
 from implementations.cluster import machine, timemodel
 from implementations.cluster.machine import Cluster
 from implementations.errors import UserError
+from implementations.fitted import COMMUNICATION, LOSS_COLUMNS
 from implementations.point import Point
 from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
 from implementations.reporting.rows import ENDED
@@ -149,6 +150,45 @@ def validation(runs: pd.DataFrame, timings: pd.DataFrame, cluster: str = machine
             }
         )
     return pd.DataFrame(rows, columns=VALIDATION_COLUMNS)
+
+
+def loss_split(timings: pd.DataFrame) -> pd.DataFrame:
+    """What the time model's lost efficiency consists of: a row per part and row of ``timings``, in ``LOSS_COLUMNS``.
+
+    Lost are the seconds of an epoch beyond 1/m of those of the row's ``same_code`` run on one worker, in four parts
+    that add up: communication that nothing hides; waiting for the slowest worker; steps that take longer than on one
+    worker (shared cores, say); and more or fewer steps than 1/m of one worker's, as epochs end with whole ones. Rows
+    of one worker, of weak scaling, or without such a run have none.
+    """
+    bases = timings.set_index(["cluster", "run_id"]).to_dict("index")
+    rows = []
+    for row in timings.to_dict("records"):
+        base = bases.get((row["cluster"], row["same_code_run_id"]))
+        if base is None or row["workers"] < 2 or row["scaling"] == "weak":
+            continue
+        if _plain(base["data_size"]) != _plain(row["data_size"]):
+            continue
+        workers, step_s = int(row["workers"]), (base["compute_s"] + base["data_s"]) / base["steps"]
+        seconds = {
+            COMMUNICATION: row["comm_s"] - row["overlap_s"],
+            "waiting for the slowest": row["straggler_s"],
+            "slower steps": row["compute_s"] + row["data_s"] - row["steps"] * step_s,
+            "whole steps": (row["steps"] - base["steps"] / workers) * step_s,
+        }
+        lost_s, epochs = sum(seconds.values()), _whole(row["epochs"]) or 1
+        rows += [
+            {
+                **{name: row[name] for name in ("evidence", "cluster", "method", "workers", "sync_period")},
+                "part": part,
+                "minutes": value / epochs / 60,
+                "share_of_lost": value / lost_s if lost_s else math.nan,
+                "lost_min": lost_s / epochs / 60,
+                "epoch_min": row["epoch_s"] / 60,
+            }
+            for part, value in seconds.items()
+        ]
+    frame = pd.DataFrame(rows, columns=LOSS_COLUMNS)
+    return frame.astype({"workers": "Int64", "sync_period": "Int64"})
 
 
 def write_timings(

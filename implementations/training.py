@@ -5,21 +5,26 @@ Shapes: w worker hosted by this process, b sample of a minibatch, i input featur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from implementations import recipe, schedules
 from implementations.clock import Clock
 from implementations.cluster.communicator import Communicator
 from implementations.data.dataset import DataSet
 from implementations.data.shards import Order
 from implementations.models.worker_model import WorkerModel
+from implementations.optimizers.ng_sgd import NaturalGradientSGD
 from implementations.point import Point
 
-OPTIMIZERS = {"sgd": torch.optim.SGD}
+_DRIFT_BLOCK = 1 << 18  # parameters handled at once
+
+Optimizer = torch.optim.Optimizer | NaturalGradientSGD
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,18 @@ class Batch:
 
 
 class Shards:
-    """The training samples of the hosted workers, in memory, and their order."""
+    """The training samples of the hosted workers and their order."""
 
     def __init__(self, dataset: DataSet, order: Order, hosted: tuple[int, ...]) -> None:
         self.order, self._hosted = order, hosted
-        if order.sharding == "static":
+        if order.sharding == "reshuffled":
+            self._starts = np.zeros(len(hosted), dtype=int)
+            wanted = None
+        else:
             shards = [order.shard(worker) for worker in hosted]
             self._starts = np.cumsum([0, *map(len, shards)])[:-1]
             wanted = np.concatenate(shards)
-        else:
-            self._starts = np.zeros(len(hosted), dtype=int)
-            wanted = None
-        self._x_ni, self._y_n = dataset.tensors("train", wanted)
+        self._samples = dataset.samples("train", wanted)
 
     def epoch(self, epoch: int) -> torch.Tensor:
         """Rows of the stored samples for each step of an epoch: (steps, W * minibatch)."""
@@ -67,7 +72,45 @@ class Shards:
     def take(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Samples and labels of one step: (W, minibatch, features) and (W, minibatch)."""
         workers = len(self._hosted)
-        return self._x_ni[rows].view(workers, -1, self._x_ni.shape[1]), self._y_n[rows].view(workers, -1)
+        x_ni, y_n = self._samples.take(rows)
+        return x_ni.view(workers, -1, x_ni.shape[1]), y_n.view(workers, -1)
+
+
+def make_optimizer(net: WorkerModel, name: str, lr: float, options: Mapping[str, Any]) -> Optimizer:
+    """The optimiser of a network's weights; ``options`` as ``recipe.settings`` gives them."""
+    net.theta_wp.grad = net.grad_wp
+    if name == "ng_sgd":
+        return NaturalGradientSGD(
+            net,
+            lr,
+            alpha=options["ng_alpha"],
+            rank_in=options["ng_rank_in"],
+            rank_out=options["ng_rank_out"],
+            history=options["ng_history"],
+            update_period=options["ng_update_period"],
+            max_change=options["max_change"],
+            max_change_rule=options["max_change_rule"],
+            reduction=options["reduction"],
+        )
+    return torch.optim.SGD([net.theta_wp], lr=lr, momentum=options["momentum"])
+
+
+def make_schedule(point: Point) -> schedules.Schedule:
+    """The point's schedule of rates relative to its learning rate."""
+    options = recipe.settings(point)
+    if point.schedule == "exponential":
+        return schedules.Exponential(1.0, point.epochs, options["lr_final"])
+    if point.schedule == "newbob":
+        return schedules.Newbob(
+            1.0,
+            options["newbob_start_below"],
+            options["newbob_stop_below"],
+            options["newbob_factor"],
+            point.epochs,
+            options["newbob_criterion"],
+            options["reject_worse"],
+        )
+    return schedules.Exponential(1.0, point.epochs, final=1.0)
 
 
 class Training:
@@ -87,44 +130,124 @@ class Training:
             comm.size, point.epochs, shards.order.steps_per_epoch, net.params_per_worker * 4, settings
         )
         self.done_steps = 0  # set by a resume before the method starts
+        self.schedule = make_schedule(point)
+        self.drift: float | None = None  # before the latest average that ``measure_drift`` was called for
+        self.own_theta_p: torch.Tensor | None = None  # see ``keep_own``
+        self._recipe = recipe.settings(point)
         self._shards, self._clock = shards, clock
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizer: Optimizer | None = None
         self._optimizer_state: dict[str, Any] | None = None
+        self._base_lr = math.nan
+        self._accepted: torch.Tensor | None = None  # weights to go back to when an epoch is undone
 
-    def optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """The point's optimiser over all hosted workers' weights; elementwise, so workers stay independent."""
-        self.net.theta_wp.grad = self.net.grad_wp
-        self._optimizer = OPTIMIZERS[self.point.optimizer]([self.net.theta_wp], lr=lr)
+    def optimizer(self, lr: float) -> Optimizer:
+        """The point's optimiser over all hosted workers' weights; workers stay independent.
+
+        The schedule changes ``lr`` from epoch to epoch.
+        """
+        self._base_lr = lr
+        self._optimizer = make_optimizer(self.net, self.point.optimizer, lr, self._recipe)
         if self._optimizer_state is not None:
             self._optimizer.load_state_dict(self._optimizer_state)
         return self._optimizer
 
+    @property
+    def moves_wp(self) -> torch.Tensor | None:
+        """The optimiser's momentum of all hosted workers, (W, P); None before the first step or without momentum."""
+        return (
+            self._optimizer.state.get(self.net.theta_wp, {}).get("momentum_buffer")
+            if self._optimizer
+            else None
+        )
+
     def batches(self) -> Iterator[Batch]:
-        """The minibatches of the run from where it stands, in order; time spent here is charged to ``data``."""
+        """The minibatches of the run from where it stands, in order; time spent here is charged to ``data``.
+
+        Ends where the schedule says so, at the latest after the plan's epochs.
+        """
         plan, minibatch, ledger = self.plan, self.point.minibatch, self.comm.ledger
         flops = minibatch * self.net.flops_per_sample
         for epoch in range(self.done_steps // plan.steps_per_epoch + 1, plan.epochs + 1):
+            if self.schedule.finished:
+                return
+            first = max(0, self.done_steps - (epoch - 1) * plan.steps_per_epoch)
+            self._start_epoch(fresh=first == 0)
             with self._clock("data"):
                 rows = self._shards.epoch(epoch)
-            first = max(0, self.done_steps - (epoch - 1) * plan.steps_per_epoch)
             for index in range(first, plan.steps_per_epoch):
                 with self._clock("data"):
                     x_wbi, y_wb = self._shards.take(rows[index])
                 step = (epoch - 1) * plan.steps_per_epoch + index + 1
                 ledger.step = step
-                ledger.compute(self.point.model_label, minibatch, flops)
+                ledger.compute(self.point.step_label, minibatch, flops)
                 last = index + 1 == plan.steps_per_epoch
                 yield Batch(step, index + 1, last, self.comm.size * minibatch, x_wbi, y_wb)
+
+    def _start_epoch(self, fresh: bool) -> None:
+        """Set the epoch's rate; estimates that last an epoch start anew, unless a resume is in its middle."""
+        lr = self._base_lr * self.schedule.rate
+        if self.point.optimizer == "sgd" and self._recipe["reduction"] == "sum":
+            lr *= self.point.minibatch  # the loss is a mean over the minibatch
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        if fresh and isinstance(self._optimizer, NaturalGradientSGD):
+            self._optimizer.new_epoch()
+
+    def end_epoch(self, accuracy: float, loss: float) -> bool:
+        """Tell the schedule what the validation set says; False where it had the epoch undone."""
+        accepted = self.schedule.observe(loss if self._recipe.get("newbob_criterion") == "loss" else accuracy)
+        if self._recipe.get("reject_worse"):
+            if accepted or self._accepted is None:
+                self._accepted = self.net.theta_wp.clone()
+            else:
+                self.net.theta_wp.copy_(self._accepted)
+        return accepted
+
+    def start_schedule(self, accuracy: float, loss: float) -> None:
+        """Tell the schedule what the first weights are worth; the first epoch's gain counts from there."""
+        if isinstance(self.schedule, schedules.Newbob) and self.schedule.best is None:
+            self.schedule.best = loss if self.schedule.criterion == "loss" else accuracy
+        if self._recipe.get("reject_worse"):
+            self._accepted = self.net.theta_wp.clone()
+
+    def measure_drift(self) -> None:
+        """How far the workers' weights are from their mean: root mean square distance over the mean's norm.
+
+        A step of the measuring, off the ledger; call it before an average, on all processes.
+        """
+        if self.comm.size == 1:
+            return
+        with self._clock("eval"):
+            totals = np.zeros(2)  # squares of the workers' weights, and of their mean's
+            for part_wp in self.net.theta_wp.split(_DRIFT_BLOCK, dim=1):
+                part_wp = part_wp.double()
+                sums = self.comm.control_sum(np.append(part_wp.sum(0).numpy(), part_wp.square().sum()))
+                totals += sums[-1] / self.comm.size, np.square(sums[:-1] / self.comm.size).sum()
+            squares, norm = totals
+            self.drift = math.sqrt(max(0.0, squares - norm) / norm) if norm > 0 else math.nan
+
+    def keep_own(self) -> None:
+        """Keep the first hosted worker's weights, to be tested beside the final average."""
+        with self._clock("eval"):
+            self.own_theta_p = self.net.theta_wp[0].clone()
 
     def state(self) -> dict[str, Any]:
         """What a resume needs of the method's part: weights and optimiser."""
         optimizer = self._optimizer.state_dict() if self._optimizer else None
-        return {"theta_wp": self.net.theta_wp, "optimizer": optimizer}
+        return {
+            "theta_wp": self.net.theta_wp,
+            "optimizer": optimizer,
+            "schedule": self.schedule.state_dict(),
+            "accepted": self._accepted,
+            "drift": self.drift,
+        }
 
     def restore(self, state: dict[str, Any], done_steps: int) -> None:
         """Take up a saved state, before the method starts."""
         self.net.theta_wp.copy_(state["theta_wp"])
         self._optimizer_state = state["optimizer"]
+        self.schedule.load_state_dict(state["schedule"])
+        self._accepted, self.drift = state["accepted"], state["drift"]
         self.done_steps = done_steps
 
     @property

@@ -84,6 +84,8 @@ class Pipeline:
     @cached_property
     def settings(self) -> config.Settings:
         """The tier's settings, restricted to the paper asked for; told on stderr, once."""
+        if self._workflow.is_main_process:
+            _decide_stand_ins(again="data" in self.targets)
         settings = _load(self.configfile)
         if self.paper:
             settings = config.select(settings, self.paper)
@@ -174,7 +176,10 @@ class Pipeline:
 
         Smoke makes do with any of this machine by this code; the other tiers want a full one of all their shapes.
         """
-        shapes = {json.dumps([p.model, p.dataset, p.minibatch], sort_keys=True) for p in self.settings.points}
+        shapes = {
+            json.dumps([p.model, p.step_label, p.dataset, p.minibatch], sort_keys=True)
+            for p in self.settings.points
+        }
         wanted = {
             "quick": "smoke" in self.targets,
             "host": f"{host.cpu_model()}, {host.cores()} cores",
@@ -192,7 +197,7 @@ class Pipeline:
         return json.dumps(wanted)
 
     def preparations(self) -> list[str]:
-        """How the preparations ended that this start's points need; the calibration asks the data for their sizes."""
+        """How the preparations ended that this start's points need."""
         return [prepared(name) for name in sorted({point.dataset for point in self.settings.points})]
 
     @property
@@ -203,6 +208,8 @@ class Pipeline:
     def ending(self, well: bool) -> str:
         """The last words of a start."""
         report = Path("reports/report.html").resolve()
+        if well and self.targets == {"data"}:
+            return "data: results/prepared tells how each preparation ended"
         if well:
             return f"report: {report}"
         if self._reported:
@@ -324,6 +331,15 @@ def _snakemakes(folder: Path) -> list[int]:
         except psutil.Error:
             continue
     return found
+
+
+def _decide_stand_ins(again: bool) -> None:
+    """Once a start, for all of its jobs; ``again``: the data themselves are to be tried again."""
+    os.environ.pop(config.STAND_INS_VARIABLE, None)
+    stand_ins = {} if again else config.Catalog.installed().stand_ins
+    os.environ[config.STAND_INS_VARIABLE] = ",".join(stand_ins)
+    for line in config.notices(stand_ins):
+        print(line, file=sys.stderr)
 
 
 def _load(configfile: str) -> config.Settings:

@@ -28,9 +28,10 @@ def test_every_other_field_changes_the_run_id():
     changed = {
         "method": "sequential", "dataset": "d", "model": {"name": "fc", "hidden": [64]}, "workers": 8,
         "evidence": "measured", "seed": 2, "variant": "v", "method_params": {"sync_period": 5}, "data_size": 9,
-        "epochs": 2, "minibatch": 32, "optimizer": "o", "lr": 0.2, "sharding": "reshuffled", "scaling": "weak",
+        "epochs": 2, "minibatch": 32, "optimizer": "o", "lr": 0.2, "init": "i", "schedule": "s",
+        "recipe": {"momentum": 0.9}, "sharding": "reshuffled", "scaling": "weak",
         "processes": 2, "threads_per_worker": 2, "device": "cuda", "network": "n", "repeat": 1,
-        "target_metric": "m", "target_value": 0.5,
+        "target_metric": "m", "target_value": 0.5, "decode": False,
     }  # fmt: skip
     covered = set(changed) | {"paper", "experiments", "time_limit_s", "checkpoint_s"}
     assert covered == {field.name for field in dataclasses.fields(Point)}

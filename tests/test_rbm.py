@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from implementations.errors import UserError
+from implementations.data.dataset import Stored
+from implementations.errors import Diverged, UserError
 from implementations.models.fc import FullyConnected
 from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.rbm import (
@@ -21,6 +22,11 @@ from implementations.rbm import (
     start_from,
 )
 from implementations.seeds import torch_stream
+
+
+def held(x_nv):
+    """Samples with these inputs."""
+    return Stored(x_nv, torch.zeros(len(x_nv), dtype=torch.int64))
 
 
 def tiny(gaussian=False, visible=4, hidden=3, size=0.8, seed=1):
@@ -165,7 +171,7 @@ SETTINGS = RbmSettings(gaussian_epochs=8, bernoulli_epochs=8)
 
 @pytest.fixture(scope="module")
 def trained():
-    return pretrain(patterns(3000, 1), [16, 12], SETTINGS, seed=5, held_out_nv=patterns(1000, 2))
+    return pretrain(held(patterns(3000, 1)), [16, 12], SETTINGS, seed=5, held_out=held(patterns(1000, 2)))
 
 
 def test_reconstruction_error_falls(trained):
@@ -194,7 +200,7 @@ def test_held_out_samples_are_as_likely_as_training_ones_and_random_ones_are_not
 def test_the_gap_of_a_few_samples_grows_as_they_are_learnt_by_heart():
     few = patterns(30, 1, noise=1.0)
     settings = RbmSettings(gaussian_epochs=300, gaussian_lr=0.05, minibatch=10)
-    log = pretrain(few, [40], settings, seed=5, held_out_nv=patterns(500, 2, noise=1.0)).log
+    log = pretrain(held(few), [40], settings, seed=5, held_out=held(patterns(500, 2, noise=1.0))).log
     assert log[-1]["free_energy_gap"] > log[0]["free_energy_gap"] + 1
 
 
@@ -206,14 +212,14 @@ def test_visible_biases_of_later_machines_are_the_logit_of_mean_activations():
     below = Rbm(
         torch.randn(6, 20, generator=torch.Generator().manual_seed(1)), torch.zeros(20), torch.zeros(6), True
     )
-    machine = _new_machine(x, [below], 5, RbmSettings(), torch.Generator().manual_seed(1))
+    machine = _new_machine(held(x), [below], 5, RbmSettings(), torch.Generator().manual_seed(1))
     torch.testing.assert_close(machine.a_v.sigmoid(), below.hidden(x).mean(0))
     assert not machine.gaussian and not machine.b_h.any()
 
 
 def test_same_seed_same_bits_and_another_seed_others():
     x, settings = patterns(400, 1), RbmSettings(gaussian_epochs=1)
-    first, again, other = (pretrain(x, [8, 6], settings, seed).layers for seed in (1, 1, 2))
+    first, again, other = (pretrain(held(x), [8, 6], settings, seed).layers for seed in (1, 1, 2))
     for (w1, b1), (w2, b2), (w3, _) in zip(first, again, other):
         assert torch.equal(w1, w2) and torch.equal(b1, b2) and not torch.equal(w1, w3)
 
@@ -221,33 +227,33 @@ def test_same_seed_same_bits_and_another_seed_others():
 def test_adding_a_layer_leaves_those_below():
     x, settings = patterns(400, 1), RbmSettings(gaussian_epochs=1)
     assert torch.equal(
-        pretrain(x, [8], settings, 1).layers[0][0], pretrain(x, [8, 6], settings, 1).layers[0][0]
+        pretrain(held(x), [8], settings, 1).layers[0][0], pretrain(held(x), [8, 6], settings, 1).layers[0][0]
     )
 
 
 def test_fewer_samples_than_a_minibatch_and_wrong_features():
-    assert pretrain(patterns(30, 1), [5], RbmSettings(), 1).layers[0][0].isfinite().all()
+    assert pretrain(held(patterns(30, 1)), [5], RbmSettings(), 1).layers[0][0].isfinite().all()
     bad = patterns(30, 1)
     bad[3, 2] = math.nan
     for x in (bad, bad[:0]):
         with pytest.raises(UserError, match="empty or not finite"):
-            pretrain(x, [5], RbmSettings(), 1)
+            pretrain(held(x), [5], RbmSettings(), 1)
 
 
 @pytest.mark.parametrize(("machine", "rates"), [(1, {"gaussian_lr": 1e38}), (2, {"bernoulli_lr": 1e38})])
 def test_weights_that_are_not_finite_are_named_with_the_way_out(machine, rates):
     settings = RbmSettings(**rates, gaussian_epochs=3, bernoulli_epochs=3)
-    with pytest.raises(UserError, match=f"machine {machine} are not finite; lower {next(iter(rates))}"):
-        pretrain(patterns(300, 1), [5, 4], settings, 1)
+    with pytest.raises(Diverged, match=f"machine {machine} are not finite; lower rbm_{next(iter(rates))}"):
+        pretrain(held(patterns(300, 1)), [5, 4], settings, 1)
 
 
 def test_cache_returns_the_same_and_depends_on_everything(tmp_path, monkeypatch):
     x, settings = patterns(200, 1), RbmSettings(gaussian_epochs=1)
-    first = cached_pretrain(tmp_path / "kept", "abc", x, [8, 6], settings, 1)
-    (path,) = (tmp_path / "kept").iterdir()
+    first = cached_pretrain(tmp_path / "kept", "abc", lambda: (held(x), None), [8, 6], settings, 1)
+    (path,) = (tmp_path / "kept").glob("*.pt")
     with monkeypatch.context() as patch:
         patch.setattr("implementations.rbm.pretrain", None)  # a second call must not train
-        again = cached_pretrain(tmp_path / "kept", "abc", x, [8, 6], settings, 1)
+        again = cached_pretrain(tmp_path / "kept", "abc", lambda: (held(x), None), [8, 6], settings, 1)
     assert again.log == first.log
     for (w1, b1), (w2, b2) in zip(first.layers, again.layers):
         assert torch.equal(w1, w2) and torch.equal(b1, b2)
@@ -258,19 +264,19 @@ def test_cache_returns_the_same_and_depends_on_everything(tmp_path, monkeypatch)
         ("abc", [8, 6], settings, 2),
     ]
     for number, (data_hash, hidden, other, seed) in enumerate(others, start=2):
-        cached_pretrain(tmp_path / "kept", data_hash, x, hidden, other, seed)
-        assert len(list((tmp_path / "kept").iterdir())) == number
+        cached_pretrain(tmp_path / "kept", data_hash, lambda: (held(x), None), hidden, other, seed)
+        assert len(list((tmp_path / "kept").glob("*.pt"))) == number
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"not a file of torch"):
         path.write_bytes(damaged)
-        made = cached_pretrain(tmp_path / "kept", "abc", x, [8, 6], settings, 1)
+        made = cached_pretrain(tmp_path / "kept", "abc", lambda: (held(x), None), [8, 6], settings, 1)
         assert torch.equal(made.layers[1][0], first.layers[1][0])
         assert torch.equal(torch.load(path, weights_only=True)["layers"][0][0], first.layers[0][0])
 
 
 def test_start_puts_the_layers_into_every_worker():
     x = patterns(200, 1)
-    pretrained = pretrain(x, [8, 6], RbmSettings(gaussian_epochs=1), 1)
+    pretrained = pretrain(held(x), [8, 6], RbmSettings(gaussian_epochs=1), 1)
     net, plain = FullyConnected([20, 8, 6, 5], 3, "sigmoid"), FullyConnected([20, 8, 6, 5], 3, "sigmoid")
     start_from(net, pretrained, torch_stream(1, "init"))
     initialise_sigmoid(plain, torch_stream(1, "init"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import sys
@@ -35,13 +36,20 @@ from implementations import host, record
 from implementations.cluster import launcher, machine
 from implementations.errors import UserError
 
+
+def _plain(width: int, sizes: dict[str, int], minibatch: int) -> dict[str, Any]:
+    """Two layers trained by plain SGD."""
+    model = {"name": "fc", "hidden": [width, width]}
+    return {"label": f"fc-{width}-{width}", "model": model, **sizes, "minibatch": minibatch}
+
+
 # What is measured whatever the points use: sizes to interpolate between.
 DIGITS = {"features": 64, "classes": 10}
 IMAGES = {"features": 784, "classes": 10}
 FIXED_SHAPES: tuple[dict[str, Any], ...] = (
-    {"model": {"name": "fc", "hidden": [64, 64]}, **DIGITS, "minibatch": 16},
-    *({"model": {"name": "fc", "hidden": [w, w]}, **IMAGES, "minibatch": 64} for w in (128, 256, 512, 1024)),
-    *({"model": {"name": "fc", "hidden": [512, 512]}, **IMAGES, "minibatch": b} for b in (16, 256)),
+    _plain(64, DIGITS, 16),
+    *(_plain(width, IMAGES, 64) for width in (128, 256, 512, 1024)),
+    *(_plain(512, IMAGES, minibatch) for minibatch in (16, 256)),
 )
 QUICK_SHAPES = FIXED_SHAPES[:2]
 
@@ -61,8 +69,8 @@ def calibrate(
 ) -> Path:
     """Measure this host and write the cluster file ``out`` atomically; returns its path.
 
-    ``shapes``: what to time besides the fixed list, each ``{"model": {"name", ...}, "features", "classes",
-    "minibatch"}`` (``shapes_of`` gives those of a list of points). ``settings``: config's ``launcher``.
+    ``shapes``: what to time besides the fixed list, as ``shapes_of`` gives those of a list of points.
+    ``settings``: config's ``launcher``.
     ``quick``: few sizes and blocks, for a smoke run; the numbers are rough.
     Raises UserError when MPI is missing or a measuring process fails.
     """
@@ -114,17 +122,25 @@ def calibrate(
     return out
 
 
-def shapes_of(points: Iterable[Any], results_dir: str | Path = "results") -> list[dict[str, Any]]:
-    """The distinct models and minibatches of points, whose data sets must be prepared (UserError else)."""
-    from implementations import data
+def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
+    """The distinct training steps of points; the cards of their data sets tell the sizes."""
+    from implementations import recipe
+    from implementations.data.cards import load_card
 
-    sizes: dict[str, dict[str, int]] = {}
     shapes = []
     for point in points:
-        if point.dataset not in sizes:
-            dataset = data.load(point.dataset, results_dir)
-            sizes[point.dataset] = {"features": dataset.features, "classes": dataset.classes}
-        shapes.append({"model": dict(point.model), **sizes[point.dataset], "minibatch": point.minibatch})
+        sizes = load_card(point.dataset).sizes
+        shapes.append(
+            {
+                "label": point.step_label,
+                "model": dict(point.model),
+                "features": math.prod(sizes["input_shape"]),
+                "classes": sizes["classes"],
+                "minibatch": point.minibatch,
+            }
+        )
+        if point.optimizer != "sgd":
+            shapes[-1]["optimizer"] = {"name": point.optimizer, **recipe.settings(point)}
     return _distinct(shapes)
 
 
@@ -309,7 +325,7 @@ def _steps(shapes: list[dict[str, Any]], threads: int, quick: bool, group: _Rank
         median, (low, high) = np.median(seconds.mean(axis=2), axis=1), np.percentile(seconds[0], [25, 75])
         rows.append(
             {
-                "model": "-".join([shape["model"]["name"], *map(str, shape["model"].get("hidden", []))]),
+                "model": shape["label"],
                 "model_params": step.net.params_per_worker,
                 "flops_per_sample": float(step.net.flops_per_sample),
                 "minibatch": shape["minibatch"],
@@ -333,13 +349,16 @@ class _TrainingStep:
 
         from implementations import models
         from implementations.clock import Clock
+        from implementations.training import make_optimizer
 
         generator = torch.Generator().manual_seed(1)
         self.net = models.build(shape["model"], shape["features"], shape["classes"], 1, generator)
         self.minibatch, self.features = shape["minibatch"], shape["features"]
         self.x_ni, self.y_n = x_ni, torch.randint(shape["classes"], (len(x_ni),), generator=generator)
-        self.net.theta_wp.grad = self.net.grad_wp
-        self.optimizer = torch.optim.SGD([self.net.theta_wp], lr=0.01)
+        # small rates: thousands of steps on noise must not lead the weights astray
+        options = shape.get("optimizer", {"name": "sgd", "momentum": 0.0})
+        lr = 0.01 if options["name"] == "sgd" else 1e-4
+        self.optimizer = make_optimizer(self.net, options["name"], lr, options)
         self.clock, self.loss_sum, self.generator = Clock(), torch.zeros(()), generator
 
     def run(self, steps: int) -> np.ndarray:
@@ -352,8 +371,8 @@ class _TrainingStep:
         for index in range(steps):
             began = perf_counter()
             with clock("data"):
-                x_wbi = self.x_ni[rows[index]].view(1, -1, self.features)
-                y_wb = self.y_n[rows[index]].view(1, -1)
+                x_wbi = self.x_ni.index_select(0, rows[index]).view(1, -1, self.features)
+                y_wb = self.y_n.index_select(0, rows[index]).view(1, -1)
             gathered = perf_counter()
             with clock("compute"):
                 loss = self.net.loss_and_grad(x_wbi, y_wb)
@@ -379,7 +398,13 @@ def _device(quick: bool) -> dict[str, Any]:
         for width in (64, 256, 1024)
     ]
     peak = max([rate(1024, 1024), *(row["flops_per_s"] for row in table)])
-    tiny = {"model": {"name": "fc", "hidden": [8]}, "features": 8, "classes": 2, "minibatch": 1}
+    tiny = {
+        "label": "fc-8",
+        "model": {"name": "fc", "hidden": [8]},
+        "features": 8,
+        "classes": 2,
+        "minibatch": 1,
+    }
     step = _TrainingStep(tiny, torch.rand(1000, 8))
     step.run(20)
     return {

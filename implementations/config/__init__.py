@@ -2,11 +2,12 @@
 
 from implementations.config.arguments import point_from_arguments
 from implementations.config.batches import Batch
-from implementations.config.catalog import Catalog
+from implementations.config.catalog import STAND_INS_VARIABLE, Catalog, notices
 from implementations.config.load import load
 from implementations.config.settings import Experiment, Settings, counts, describe, select
 
 __all__ = [
+    "STAND_INS_VARIABLE",
     "Batch",
     "Catalog",
     "Experiment",
@@ -14,6 +15,7 @@ __all__ = [
     "counts",
     "describe",
     "load",
+    "notices",
     "point_from_arguments",
     "select",
 ]

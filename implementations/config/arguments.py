@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from implementations.config.catalog import Catalog
+from implementations.config.catalog import Catalog, notices
 from implementations.config.check import drop_wrong_values, parameters_of_no_method, to_point
 from implementations.config.documents import check
 from implementations.config.expand import Layer, Sweep, drafts
@@ -38,6 +39,10 @@ def point_from_arguments(
         check(own[key], rules, place.at(key), problems)
     problems.raise_if_any()
     rest = {key: value for key, value in values.items() if key not in _OWN}
+    for line in notices(
+        {name: catalog.stand_ins[name] for name in catalog.stand_ins if name == rest.get("dataset")}
+    ):
+        print(line, file=sys.stderr)
     layer = drop_wrong_values(Layer(place, rest, values_key=""), catalog, problems)
     sweep = Sweep("arguments", "one", own["paper"], own["evidence"], place, [layer], [own["seed"]], 1)
     (draft,) = drafts(sweep, problems)

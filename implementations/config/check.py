@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from implementations import recipe
 from implementations.config.catalog import Catalog
 from implementations.config.documents import allowed, check, known_names, schema
 from implementations.config.expand import Draft, Layer
 from implementations.config.problems import Place, Problems, listing, show
 from implementations.point import Point
+from implementations.registry import Param
 
 _NEEDED = ("method", "dataset", "model", "workers")
 _FLOATS = ("lr", "target_value", "time_limit_s", "checkpoint_s")
@@ -42,10 +44,12 @@ def drop_wrong_values(layer: Layer, catalog: Catalog, problems: Problems) -> Lay
         rules = schema("point")["properties"]
         if key in rules:
             return check(value, rules[key], place, problems)
-        if any(key in method.params for method in catalog.methods.values()):
-            return True
         parameters = dict.fromkeys(name for method in catalog.methods.values() for name in method.params)
-        problems.add(place, "an unknown key", known_names(str(key), [*rules, *parameters]))
+        if key in parameters or key in recipe.ALL_PARAMS:
+            return True
+        problems.add(
+            place, "an unknown key", known_names(str(key), [*rules, *parameters, *recipe.ALL_PARAMS])
+        )
         return False
 
     values_place, grid_place = layer.values_place, layer.place.at("grid")
@@ -67,17 +71,23 @@ def drop_wrong_values(layer: Layer, catalog: Catalog, problems: Problems) -> Lay
 
 
 def parameters_of_no_method(sweep_drafts: Iterable[Draft], catalog: Catalog, problems: Problems) -> None:
-    """Report method parameters that none of the sweep's methods has. The experiment's defaults may serve others."""
+    """Report parameters that no method and recipe of the sweep has. The experiment's defaults may serve others."""
     sweep_drafts = list(sweep_drafts)
     methods = dict.fromkeys(draft.values["method"] for draft in sweep_drafts if "method" in draft.values)
     known = [catalog.methods[name] for name in methods if name in catalog.methods]
     if len(known) < len(methods) or not known:
         return  # the unknown method is reported, and might have had the parameter
+    of_recipes = {name for draft in sweep_drafts for name in recipe.parameters(draft.values)}
     parameters = list(dict.fromkeys(name for method in known for name in method.params))
     for draft in sweep_drafts:
         for key, place in draft.places.items():
             shared = place.path[:1] == ("defaults",)
-            if key not in schema("point")["properties"] and key not in parameters and not shared:
+            if shared or key in schema("point")["properties"] or key in parameters or key in of_recipes:
+                continue
+            if key in recipe.ALL_PARAMS:
+                words = f"not a parameter of {recipe.chosen(draft.values)}"
+                problems.add(place, words, listing(sorted(of_recipes)))
+            else:
                 names = listing([method.name for method in known])
                 problems.add(place, f"a parameter that {names} does not have", listing(parameters))
 
@@ -99,6 +109,7 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
         _check_licence(draft, catalog, problems),
     ]
     values = dict(draft.values)
+    _put_stand_in(values, catalog)
     if "model" in values:
         values["model"] = split_model(values["model"])
         named.append(_check_model(values["model"], draft.place("model"), catalog, problems))
@@ -107,9 +118,8 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
 
     method = catalog.methods[values["method"]]
     params = {key: values.pop(key) for key in list(values) if key not in rules}
-    params = {
-        key: _as_type(value, method.params[key].type) for key, value in params.items() if key in method.params
-    }
+    of_recipe = _known(params, recipe.parameters(values))
+    params = _known(params, method.params)
     for key in _FLOATS:
         if values.get(key) is not None:
             values[key] = float(values[key])
@@ -127,18 +137,30 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
         repeat=draft.repeat,
         experiments=(draft.sweep.title,),
         method_params=params,
+        recipe=of_recipe,
         **values,
     )
     filled = {
         key: value for key, value in method.settings(point).items() if key in params or value is not None
     }
-    point = dataclasses.replace(point, method_params=filled)  # a default written out is the same point
-    complaints = method.check(point)
+    # a default written out is the same point
+    point = dataclasses.replace(point, method_params=filled, recipe=recipe.settings(point))
+    complaints = method.check(point) + recipe.check(point)
     for line in complaints:
         _relay(line, draft, problems)
     _check_sizes(point, draft, catalog, problems)
     _check_network(point, draft, tier.get("clusters", ()), problems)
     return None if complaints else point
+
+
+def _put_stand_in(values: dict[str, Any], catalog: Catalog) -> None:
+    """Another data set in place of one that cannot be had; all of it where more samples are asked for than it has."""
+    stand_in = catalog.stand_ins.get(values.get("dataset", ""))
+    if stand_in:
+        values["dataset"] = stand_in
+        available = catalog.datasets[stand_in]
+        if available and (values.get("data_size") or 0) > available:
+            values["data_size"] = None
 
 
 def _check_name(draft: Draft, key: str, known: Mapping[str, Any], what: str, problems: Problems) -> bool:
@@ -154,7 +176,7 @@ def _check_licence(draft: Draft, catalog: Catalog, problems: Problems) -> bool:
     name, evidence = draft.values.get("dataset"), draft.sweep.evidence
     if evidence == "projected" or name not in catalog.licensed:
         return True
-    wanted = f"for evidence {evidence}, a data set that can be fetched ({name} is licensed: only projected)"
+    wanted = f"for evidence {evidence}, a data set that is there ({name} is licensed: its card says how to prepare it)"
     problems.add(draft.place("dataset"), name, wanted)
     return False
 
@@ -172,6 +194,11 @@ def _check_model(model: dict[str, Any], place: Place, catalog: Catalog, problems
         return check(model, catalog.models[model["name"]], place, problems)
     problems.add(place, show(model["name"]), f"a model: {known_names(model['name'], sorted(catalog.models))}")
     return False
+
+
+def _known(values: Mapping[str, Any], params: Mapping[str, Param]) -> dict[str, Any]:
+    """The values of these parameters; what belongs to another method or recipe is left out."""
+    return {key: _as_type(value, params[key].type) for key, value in values.items() if key in params}
 
 
 def _as_type(value: Any, kind: type) -> Any:
@@ -195,6 +222,9 @@ def _check_sizes(point: Point, draft: Draft, catalog: Catalog, problems: Problem
         problems.add(draft.place("processes"), str(point.processes), wanted)
     if point.processes > point.workers:
         problems.add(draft.place("processes"), str(point.processes), f"at most {point.workers}, the workers")
+    if point.sharding == "balanced" and point.dataset not in catalog.speech:
+        wanted = f"static or reshuffled, as {point.dataset} has no utterances to deal out"
+        problems.add(draft.place("sharding"), point.sharding, wanted)
     available = catalog.datasets[point.dataset]
     wanted_size = point.data_size if point.data_size is not None else available
     if wanted_size is None or draft.sweep.refused & {"workers", "minibatch", "data_size", "scaling"}:

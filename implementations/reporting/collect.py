@@ -1,9 +1,13 @@
-"""Records of single runs into one table, none left out: a failed or damaged one becomes a row that says so."""
+"""Records of single runs into one table, none left out: a failed or damaged one becomes a row that says so.
+
+Beside it a table of the test utterances of all runs that recognised speech.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -11,9 +15,12 @@ from typing import Any
 
 import jsonschema
 import pandas as pd
+import pyarrow as pa
 
+from implementations.errors import UserError
 from implementations.reporting.columns import record_schema, to_frame, to_table
-from implementations.reporting.files import write_parquet
+from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
+from implementations.reporting.utterances import SCHEMA
 
 # Words that a run id is made of (implementations/point.py), so that a run whose record is unreadable still has a place.
 _RUN_ID = re.compile(r"_w(?P<workers>\d+)_(?P<evidence>measured|simulated|projected|fitted)_s(?P<seed>\d+)")
@@ -29,11 +36,17 @@ def collect(
     run_ids: points (anything with ``run_id`` and ``to_json``), or only their ids, which tell less of a run without a
     readable record. A missing record gives a row of status ``skipped``, a damaged one a row of status ``failed`` that
     names the file.
+
+    The runs' ``utterances.parquet`` become one of that name beside ``out``, with ``run_id`` in front. A damaged file,
+    or none beside a record with a word error rate, is named on stderr and left out; the run keeps its row.
     """
     results_dir = Path(results_dir)
+    out = Path(out) if out is not None else results_dir / "runs.parquet"
     wanted = {item if isinstance(item, str) else item.run_id: item for item in run_ids}
-    table = to_table(_read(item, results_dir) for item in wanted.values())
-    write_parquet(table, Path(out) if out is not None else results_dir / "runs.parquet")
+    records = [_read(item, results_dir) for item in wanted.values()]
+    table = to_table(records)
+    write_parquet(table, out)
+    write_parquet(pa.concat_tables(_utterances(records, results_dir)), out.with_name("utterances.parquet"))
     return to_frame(table)
 
 
@@ -51,6 +64,29 @@ def _read(item: Any, results_dir: Path) -> dict[str, Any]:
     if problem:
         return _stand_in(item, results_dir, "failed", f"damaged record {path}: {problem}")
     return record
+
+
+def _utterances(records: Iterable[dict[str, Any]], results_dir: Path) -> list[pa.Table]:
+    """The test utterances of each run that has them, after an empty table of the same columns."""
+    found = [SCHEMA.empty_table()]
+    remedy = "delete the run's folder and run again"
+    for record in records:
+        path = results_dir / "runs" / record["run_id"] / "utterances.parquet"
+        if record.get("wer") is None and not path.is_file():
+            continue
+        try:
+            rows = read_table(path, remedy).assign(run_id=record["run_id"])
+            found.append(pa.Table.from_pandas(rows[SCHEMA.names], SCHEMA, preserve_index=False))
+        except DamagedTable as error:
+            problem = str(error)
+        except UserError:
+            problem = f"{path} does not exist; {remedy}"
+        except (KeyError, pa.ArrowException) as error:
+            problem = f"{path} has other columns ({first_line(error)}); {remedy}"
+        else:
+            continue
+        print(f"warning: the utterances of a run are left out: {problem}", file=sys.stderr)
+    return found
 
 
 def _problem(record: Any, run_id: str) -> str | None:

@@ -48,8 +48,8 @@ def _arrow_type(entry: dict[str, Any]) -> pa.DataType:
 # What makes two runs repeats of one experiment: equal in all of these, different in seed or repeat.
 CONFIGURATION = [
     "paper", "method", "variant", "dataset", "data_size", "model", "workers", "processes", "threads_per_worker",
-    "oversubscribed", "device", "scaling", "minibatch", "epochs", "sync_period", "algorithm", "lr", "lr_scaling",
-    "optimizer", "sharding", "network", "evidence",
+    "oversubscribed", "device", "scaling", "minibatch", "epochs", "sync_period", "algorithm", "mixing", "content", "lr",
+    "lr_scaling", "optimizer", "init", "schedule", "recipe", "sharding", "network", "evidence",
 ]  # fmt: skip
 
 
@@ -103,6 +103,11 @@ def in_experiment(runs: pd.DataFrame, *names: str) -> pd.Series:
         return any(entry == name or entry.split("/")[0] == name for entry in entries for name in names)
 
     return runs["experiments"].map(asked).astype(bool)
+
+
+def is_speech(runs: pd.DataFrame) -> pd.Series:
+    """Which runs are of speech."""
+    return runs["data_kind"].notna().astype(bool)
 
 
 def is_true(flag: Any) -> bool:

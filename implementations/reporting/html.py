@@ -61,6 +61,16 @@ def milliseconds(value: Any) -> str:
     return "-" if pd.isna(value) else brief(1e3 * float(value))
 
 
+def minutes(value: Any) -> str:
+    """Minutes to hundredths."""
+    return "-" if pd.isna(value) else f"{round(float(value), 2) + 0.0:.2f}"  # + 0.0: no minus before a zero
+
+
+def tenths(value: Any) -> str:
+    """A number, such as a percentage, to tenths."""
+    return "-" if pd.isna(value) else f"{round(float(value), 1) + 0.0:.1f}"
+
+
 # Column of a table file -> its heading in the report and how its cells are written.
 HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data_size": ("samples", number),
@@ -107,11 +117,60 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "error": ("error (%)", percent),
     "compute_source": ("computation from", text),
     "base": ("compared with", text),
+    "word_errors": ("word error (%)", text),
+    "frame_errors": ("frame error (%)", text),
+    "lost": ("against one worker (points)", text),
+    "base_lr": ("rate of that one worker", number),
+    "printed": ("paper: SWB / CallHome (%)", text),
+    "edits": ("subst. / del. / ins.", text),
+    "own_of_worker_0": ("worker 0 alone: word / frame (%)", text),
+    "drift": ("drift (%)", percent),
+    "max_change_rule": ("max-change rule", text),
+    "reduction": ("rate times", text),
+    "wer": ("word error (%)", percent),
+    "wer_low": ("low (%)", percent),
+    "wer_high": ("high (%)", percent),
+    "frame_error": ("frame error (%)", percent),
+    "frame_error_low": ("low (%)", percent),
+    "frame_error_high": ("high (%)", percent),
+    "valid_frame_error": ("validation frame error (%)", percent),
+    "rank0_wer": ("word error of worker 0 (%)", percent),
+    "rank0_frame_error": ("frame error of worker 0 (%)", percent),
+    "published_swb": ("paper: SWB (%)", percent),
+    "published_callhome": ("paper: CallHome (%)", percent),
+    "wer_minus_one_worker": ("against one worker (points)", percent),
+    "wer_minus_one_worker_low": ("low (points)", percent),
+    "wer_minus_one_worker_high": ("high (points)", percent),
+    "share": ("comm. of training (%)", percent),
+    "share_low": ("low (%)", percent),
+    "share_high": ("high (%)", percent),
+    "error_low": ("low (%)", percent),
+    "error_high": ("high (%)", percent),
     "comm_step_s": ("comm. per step (ms)", scaled(1e-3)),
     "low_s": ("low (ms)", scaled(1e-3)),
     "high_s": ("high (ms)", scaled(1e-3)),
     "sent_bytes_step": ("sent per worker and step (MB)", scaled(MB)),
     "closed_form_bytes_per_worker": ("closed form per worker (MB)", scaled(MB)),
+    "published_epoch_min": ("epoch, published (min)", minutes),
+    "fitted_epoch_min": ("epoch, fitted (min)", minutes),
+    "published_speedup": ("speedup, published (x)", minutes),
+    "fitted_speedup": ("speedup, fitted (x)", minutes),
+    "published_mpi_min": ("MPI, published (min)", minutes),
+    "fitted_mpi_min": ("MPI, fitted (min)", minutes),
+    "epoch_min": ("epoch (min)", minutes),
+    "minutes": ("minutes", minutes),
+    "share_of_lost": ("of lost (%)", percent),
+    "pct_of_epoch": ("of the epoch (%)", tenths),
+    "lost_min": ("lost (min)", minutes),
+    "slower_program_min": ("slower program (min)", minutes),
+    "serial_part_min": ("not divided (min)", minutes),
+    "communication_min": ("communication (min)", minutes),
+    "waiting_for_the_slowest_min": ("waiting for the slowest (min)", minutes),
+    "slower_steps_min": ("slower steps (min)", minutes),
+    "whole_steps_min": ("whole steps (min)", minutes),
+    "slower_program_pct": ("slower program (% of lost)", tenths),
+    "serial_part_pct": ("not divided (% of lost)", tenths),
+    "communication_pct": ("communication (% of lost)", tenths),
     "ours_s": ("ours (ms)", milliseconds),
     "reference_s": ("reference (ms)", milliseconds),
     "ratio_low": ("low", brief),
@@ -123,7 +182,9 @@ LEFT_OUT = ("paper", "run_id")
 # Where all rows agree on one of these, it is said once above the table.
 SAID_ONCE = (
     "evidence", "cluster", "dataset", "data_size", "model", "model_params", "scaling", "minibatch", "epochs", "lr",
-    "metric", "spread", "threads_per_worker",
+    "metric", "spread", "threads_per_worker", "data_kind", "optimizer", "max_change_rule", "reduction", "momentum",
+    "ng_update_period", "init", "schedule", "settings", "method", "mixing", "content", "lr_scaling", "sync_period",
+    "reference_words", "epochs_done", "diverged", "formula",
 )  # fmt: skip
 
 

@@ -19,10 +19,12 @@ from implementations.point import EVIDENCE
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
 from implementations.reporting.files import DamagedTable, read_table, write_whole
-from implementations.reporting.html import brief, inline_svg, number, table_of, text
+from implementations.reporting.html import brief, inline_svg, number, percent, table_of, text
+from implementations.reporting.losses import sentence
 from implementations.reporting.papers import paper_of
 from implementations.reporting.tables import TITLES, command_for
 from implementations.reporting.verdicts import COLUMNS, VERDICTS
+from implementations.reporting.wordtable import corpus_name
 
 # Tables in the order of the page; the others have sections of their own.
 PAPER_TABLES = ("speedup", "time_split", "accuracy", "volume", "tuning")
@@ -36,6 +38,15 @@ VERDICT_MARKS = {
     "not run": ("idle", "\N{HORIZONTAL ELLIPSIS}"),
 }
 NOT_JUDGED = ("not run", "not comparable here")
+# Columns of published numbers that tell them apart beside workers and period.
+CONDITIONS = ("test_set", "optimizer", "init", "schedule", "minibatch", "reduce")
+# Of the table of word and frame errors, on the page.
+WORD_COLUMNS = [
+    "optimizer", "init", "schedule", "workers", "sync_period", "lr", "word_errors", "lost", "printed", "frame_errors",
+    "n", "diverged", "settings", "minibatch", "max_change_rule", "mixing", "content", "lr_scaling", "momentum",
+    "method", "model", "data_size", "epochs", "base_lr", "edits", "own_of_worker_0", "drift", "reduction",
+    "ng_update_period", "spread", "command",
+]  # fmt: skip
 SHORT_UNITS = ("x", "%", "min", "s", "MB", "GB")
 BENCHMARK_COLUMNS = ["benchmark", "name", "ranks", "ours_s", "reference_s", "ratio", "ratio_low", "ratio_high", "goal",
                      "at_most"]  # fmt: skip
@@ -89,8 +100,8 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
         calibration=_calibration(results_dir),
         counts=table_of(tables["runs"], leave_out=()),
         statuses=_statuses(runs),
-        claims=_claims(claims[~claims["verdict"].isin(NOT_JUDGED)], _conditions(configfile)),
-        waiting=_waiting(claims[claims["verdict"].isin(NOT_JUDGED)]),
+        claims=_claims(claims[_is_shown(claims)], _published(configfile)),
+        waiting=_waiting(claims[~_is_shown(claims)]),
         verdicts=_verdict_counts(claims),
         papers=[_paper(key, tables, figures, tier) for key in papers],
         validation=_shown(tables["validation"], "validation"),
@@ -144,18 +155,88 @@ def _paper(
     shown = []
     for name in PAPER_TABLES:
         table = tables[name]
-        own = table[table["paper"] == key] if "paper" in table else table
+        own = _of_paper(table, key)
         # a table for each kind of evidence: they share no column on the page
         for evidence in [kind for kind in EVIDENCE if len(own) and (own["evidence"] == kind).any()]:
             shown.append(_shown(own[own["evidence"] == evidence], name, evidence))
+    own_figures = [figure for figure in figures if figure["paper"] == key]
     return {
         "key": key,
         "title": paper.title,
         "address": paper.address,
-        "figures": [figure for figure in figures if figure["paper"] == key],
+        "figures": [figure for figure in own_figures if not figure.get("section")],
         "tables": shown,
+        "images": [figure for figure in own_figures if figure.get("section") == "images"],
+        "speech": _speech(_of_paper(tables["wer"], key), own_figures),
+        "lost": _lost(*(_of_paper(tables[name], key) for name in ("fitted", "loss")), own_figures),
         "command": command_for(key, tier),
     }
+
+
+def _of_paper(table: pd.DataFrame, key: str) -> pd.DataFrame:
+    return table[table["paper"] == key] if "paper" in table else table
+
+
+def _lost(reading: pd.DataFrame, split: pd.DataFrame, figures: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The part of a paper on its lost efficiency: one sentence, a figure, and a table for each kind of evidence."""
+    if not len(reading):
+        return None
+    shown = [_shown(reading, "fitted", "fitted")]
+    for evidence, rows in split.groupby("evidence", sort=False) if len(split) else ():
+        shown.append(_shown(rows, "loss", str(evidence)))
+    return {
+        "sentence": sentence(reading, split),
+        "figures": [figure for figure in figures if figure.get("section") == "loss"],
+        "tables": shown,
+    }
+
+
+def _speech(words: pd.DataFrame, figures: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The part of a paper on speech: its corpora in words, figures, and a table for each corpus and evidence."""
+    figures = [figure for figure in figures if figure.get("section") == "speech"]
+    if not len(words) and not figures:
+        return None
+    parts = []
+    words = words.sort_values("data_kind", ascending=False, kind="stable")  # real recordings first
+    for keys, rows in words.groupby(["data_kind", "dataset", "evidence"], sort=False):
+        part = _shown(_on_page(rows), "wer")
+        parts.append(part | {"title": f"{part['title']}, {corpus_name(keys[1], keys[0])}, {keys[2]}"})
+    corpora = words[["data_kind", "dataset"]].drop_duplicates().to_dict("records")
+    return {
+        "corpora": [corpus_name(row["dataset"], row["data_kind"]) for row in corpora],
+        "generated": [row["dataset"] for row in corpora if row["data_kind"] == "generated"],
+        "figures": figures,
+        "tables": parts,
+    }
+
+
+def _on_page(words: pd.DataFrame) -> pd.DataFrame:
+    """The table of word and frame errors with each rate and its interval in one cell, in %."""
+
+    def rate(row: dict[str, Any], name: str) -> str | None:
+        if pd.isna(row[name]):
+            return None
+        low, high = percent(row[f"{name}_low"]), percent(row[f"{name}_high"])
+        return percent(row[name]) + (f" ({low} to {high})" if low != high else "")
+
+    def several(row: dict[str, Any], *names: str) -> str | None:
+        return (
+            " / ".join(percent(row[name]) for name in names) if any(pd.notna(row[n]) for n in names) else None
+        )
+
+    rows = words.to_dict("records")
+    kinds = ("substitutions", "deletions", "insertions")
+    return words.assign(
+        word_errors=[rate(row, "wer") for row in rows],
+        frame_errors=[rate(row, "frame_error") for row in rows],
+        lost=[rate(row, "wer_minus_one_worker") for row in rows],
+        edits=[
+            " / ".join(number(round(row[n], 1)) for n in kinds) if pd.notna(row["wer"]) else None
+            for row in rows
+        ],
+        own_of_worker_0=[several(row, "rank0_wer", "rank0_frame_error") for row in rows],
+        printed=[several(row, "published_swb", "published_callhome") for row in rows],
+    )[WORD_COLUMNS]
 
 
 def _shown(table: pd.DataFrame, name: str, evidence: str = "") -> dict[str, Any]:
@@ -164,11 +245,15 @@ def _shown(table: pd.DataFrame, name: str, evidence: str = "") -> dict[str, Any]
     return {"name": name, "title": title, "note": note, "table": table_of(table), "rows": len(table)}
 
 
-def _claims(claims: pd.DataFrame, conditions: dict[str, str]) -> list[dict[str, Any]]:
-    """Judged claims, each once, with a line for each of its published numbers and kinds of evidence.
+def _is_shown(claims: pd.DataFrame) -> pd.Series:
+    """Which lines have a number of ours: those that were judged, and those that stand beside another condition's."""
+    return ~claims["verdict"].isin(NOT_JUDGED) | claims["ours"].notna()
 
-    ``conditions``: published number's id -> what it was obtained with, in words. What all lines of a claim give as
-    their reason is said once.
+
+def _claims(claims: pd.DataFrame, published: pd.DataFrame) -> list[dict[str, Any]]:
+    """Judged claims, each once, with a line for each of its published numbers, kinds of evidence and data sets.
+
+    What all lines of a claim give as their reason is said once.
     """
     found = []
     for claim_id, rows in claims.groupby(_claim_ids(claims), sort=False):
@@ -176,13 +261,17 @@ def _claims(claims: pd.DataFrame, conditions: dict[str, str]) -> list[dict[str, 
         shared = (
             [part for part in reasons[0] if all(part in other for other in reasons)] if len(rows) > 1 else []
         )
+        keys = [name.partition("/")[2] for name in rows["claim_id"]]
+        conditions = _conditions(
+            published.loc[[key for key in dict.fromkeys(keys) if key in published.index]]
+        )
         lines = []
-        for row, parts in zip(rows.to_dict("records"), reasons, strict=True):
-            key = row["claim_id"].partition("/")[2]
+        for row, parts, key in zip(rows.to_dict("records"), reasons, keys, strict=True):
             kind, mark = VERDICT_MARKS.get(row["verdict"], ("idle", ""))
             lines.append(
                 {name: text(row[name]) for name in ("evidence", "verdict")}
                 | {"condition": conditions.get(key, key or "as stated"), "kind": kind, "mark": mark}
+                | {"dataset": "" if pd.isna(row["dataset"]) else row["dataset"]}
                 | _values(row)
                 | {"reason": "; ".join(part for part in parts if part not in shared)}
             )
@@ -215,18 +304,28 @@ def _with_unit(value: str, unit: str) -> str:
     return f"{value}\N{NO-BREAK SPACE}{unit}" if unit and value != "-" else value
 
 
-def _conditions(configfile: Path | None) -> dict[str, str]:
-    """Published number's id -> workers and period, in words; empty where the published numbers cannot be read."""
+def _published(configfile: Path | None) -> pd.DataFrame:
+    """The published numbers by id; none where they cannot be read."""
     folder = configfile.parent if configfile and (configfile.parent / "published").is_dir() else CONFIG
     try:
-        published = load_published(folder)
+        return load_published(folder)
     except (OSError, ValueError, UserError):
-        return {}
+        return pd.DataFrame()
+
+
+def _conditions(published: pd.DataFrame) -> dict[str, str]:
+    """Published number's id -> what it was obtained with, in words: workers and period, and what else differs."""
+    differ = [name for name in CONDITIONS if name in published and published[name].dropna().nunique() > 1]
     found = {}
     for key, row in published.iterrows():
         workers, period = row.get("workers"), row.get("sync_period")
         parts = [f"{int(workers)} worker{'s' if workers > 1 else ''}"] if pd.notna(workers) else []
         parts += [f"K={int(period)}"] if pd.notna(period) else []
+        for name in differ:
+            if pd.notna(row[name]):
+                parts.append(
+                    f"minibatch {int(row[name])}" if name == "minibatch" else str(row[name]).replace("_", "-")
+                )
         if parts:
             found[str(key)] = ", ".join(parts)
     return found

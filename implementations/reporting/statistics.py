@@ -21,6 +21,7 @@ class Summary:
     high: float
     n: int
     kind: str  # "range" | "95 % interval" | "quartiles" | "single value" | "no value"
+    over: str = ""  # what was redrawn for a bootstrap interval, where that is not the n values
 
 
 def _finite(values: Sequence[float]) -> np.ndarray:

@@ -13,10 +13,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from implementations.reporting.columns import CONFIGURATION, as_runs, in_experiment
+from implementations.reporting.claims import CONFIG, load_published
+from implementations.reporting.columns import CONFIGURATION, as_runs, is_speech
 from implementations.reporting.files import write_table
+from implementations.reporting.grouping import (
+    cell_value,
+    command_for,
+    ended_runs,
+    first_value,
+    groups_of,
+    typed,
+)
+from implementations.reporting.losses import fitted_table, loss_table
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.statistics import median_and_spread, range_or_interval
+from implementations.reporting.utterances import as_utterances
+from implementations.reporting.wordtable import wer_table
 
 SAME_CODE, BEST_SEQUENTIAL = "same code, one worker", "best sequential"
 PARTS = ("data_s", "compute_s", "comm_s", "eval_s", "other_s", "uncovered_s")
@@ -24,7 +36,7 @@ TUNING = "tuning"
 NOT_A_RESULT = (*BROKEN, "diverged")
 
 # What a run and its base share: the work that is done.
-_WORK = ["dataset", "data_size", "model", "epochs", "scaling", "device"]
+_WORK = ["dataset", "data_size", "model", "epochs", "scaling", "device", "optimizer"]
 
 TITLES = {
     "speedup": (
@@ -43,6 +55,14 @@ TITLES = {
         "Mean over seeds with their range; with six seeds or more, the 95 % interval of the mean. Diverged runs are "
         "counted beside it.",
     ),
+    "wer": (
+        "Word and frame errors",
+        "Errors on the test speakers in %, means over seeds. Intervals (95 %) are drawn over speakers, utterances and "
+        "seeds; where a run left no utterances, low and high are the range over seeds. Diverged runs are counted, and "
+        "left out. Against one worker: the difference in points to one worker of the same condition, over the same "
+        "utterances and seeds, at the rate named beside it (the same, or else the best on validation data). SWB and "
+        "CallHome: what the paper printed for that condition on Switchboard; our main minibatch stands for its own.",
+    ),
     "volume": (
         "Bytes",
         "Bytes on the wire as counted, by closed form, and as the paper counts (GB = 1e9 bytes).",
@@ -50,6 +70,18 @@ TITLES = {
     "validation": (
         "Time model against measurement",
         "Predicted and measured seconds of a training step on this machine, the points fixed beforehand.",
+    ),
+    "fitted": (
+        "The authors' timing file, as five constants read it",
+        "Published minutes of an epoch beside those of constants that were fitted to these very rows, so they agree by "
+        "construction and get no verdict; a row with a note was not fitted. Lost: minutes above 1/m of one GPU's on m "
+        "GPUs, in three parts.",
+    ),
+    "loss": (
+        "Lost efficiency by the time model",
+        "The time model alone, from datasheets, at the paper's sizes. One GPU's time is an input (the authors' own "
+        "epoch), so lost minutes are only what the model adds: communication that nothing hides, waiting for the "
+        "slowest, slower steps, and steps more or fewer than 1/m of one GPU's.",
     ),
     "tuning": (
         "Trials for the learning rate",
@@ -63,22 +95,30 @@ TITLES = {
 }
 
 
-def command_for(paper: Any, tier: str | None = None) -> str:
-    """The command that makes a paper's runs, tables and figures in a tier."""
-    target = f" {paper}" if isinstance(paper, str) and paper else ""
-    config = f" --configfile config/{tier}.yaml" if tier and tier != "default" else ""
-    return f"snakemake --cores all{target}{config}"
-
-
 def make_tables(
     runs: pd.DataFrame | str | Path | None,
     timings: pd.DataFrame | str | Path | None,
     validation: pd.DataFrame | None = None,
     out_dir: str | Path = "reports/tables",
     tier: str | None = None,
+    utterances: pd.DataFrame | str | Path | None = None,
+    config_dir: str | Path = CONFIG,
+    losses: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Make every table and write ``<name>.csv`` and ``<name>.parquet``; tables without rows are written too."""
-    tables = make_tables_in_memory(as_runs(runs), as_timings(timings), validation, tier)
+    """Make every table and write ``<name>.csv`` and ``<name>.parquet``; tables without rows are written too.
+
+    ``utterances``: ``utterances.parquet``, or its rows; without it word error rates have no interval over speakers.
+    ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``.
+    """
+    tables = make_tables_in_memory(
+        as_runs(runs),
+        as_timings(timings),
+        validation,
+        tier,
+        as_utterances(utterances),
+        load_published(config_dir),
+        losses,
+    )
     for name, table in tables.items():
         write_table(table, Path(out_dir) / f"{name}.csv")
     return tables
@@ -89,16 +129,22 @@ def make_tables_in_memory(
     timings: pd.DataFrame | None,
     validation: pd.DataFrame | None = None,
     tier: str | None = None,
+    utterances: pd.DataFrame | None = None,
+    published: pd.DataFrame | None = None,
+    losses: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Every table by its name."""
     results = reported(runs)
     return {
         "speedup": speedup_table(results, timings, tier),
         "time_split": time_split_table(results),
-        "accuracy": accuracy_table(results, tier),
+        "accuracy": accuracy_table(results[~is_speech(results)], tier),
+        "wer": wer_table(results, utterances, published, tier),
         "volume": volume_table(results, tier),
         "tuning": tuning_table(runs, tier),
         "validation": validation_table(validation),
+        "fitted": fitted_table(published),
+        "loss": loss_table(losses),
         "runs": runs_table(runs),
         "failures": failures_table(runs, tier),
     }
@@ -112,37 +158,24 @@ def reported(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[~trial.astype(bool)]
 
 
+def trials(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs that tried a learning rate, results among them too."""
+    asked = runs["experiments"].map(lambda names: names is not None and any(map(_is_trial, names)))
+    return runs[asked.astype(bool)]
+
+
 def _is_trial(name: str) -> bool:
-    return name.split("/")[0] == TUNING
-
-
-def _ended(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs[runs["status"].isin(ENDED).fillna(False).astype(bool)]
-
-
-def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """Groups of equal ``keys`` (absent values are equal to each other), in order, each with its keys as a dict."""
-    if not len(frame):
-        return
-    for _, rows in frame.groupby(keys, dropna=False, sort=True):
-        yield {key: _value(rows[key].iloc[0]) for key in keys}, rows
-
-
-def _value(cell: Any) -> Any:
-    return None if cell is None or cell is pd.NA or (isinstance(cell, float) and np.isnan(cell)) else cell
-
-
-def _first(rows: pd.DataFrame, name: str) -> Any:
-    return _value(rows[name].iloc[0]) if name in rows else None
+    """Whether an experiment is for tuning: ``tuning``, or one that ends so, as ``speech_tuning``."""
+    return name.split("/")[0].endswith(TUNING)
 
 
 # -- speedup -----------------------------------------------------------------------------------------------------------
 
 SPEEDUP_COLUMNS = [
     "paper", "evidence", "cluster", "method", "dataset", "data_size", "model", "model_params", "scaling", "workers",
-    "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period", "algorithm",
-    "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread", "samples_per_s", "time_to_target_s",
-    "base", "base_seconds", "base_threads", "speedup", "speedup_low", "speedup_high", "command",
+    "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period", "algorithm", "mixing",
+    "optimizer", "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread", "samples_per_s",
+    "time_to_target_s", "base", "base_seconds", "base_threads", "speedup", "speedup_low", "speedup_high", "command",
 ]  # fmt: skip
 
 
@@ -154,22 +187,22 @@ def speedup_table(
     table = pd.DataFrame(
         [row | {"command": command_for(row["paper"], tier)} for row in rows], columns=SPEEDUP_COLUMNS
     )
-    return _typed(table)
+    return typed(table)
 
 
 def _measured_speedups(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    ended = _ended(runs)
+    ended = ended_runs(runs)
     measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["train_s"].notna()]
     groups = [
-        (keys, rows, median_and_spread(rows["train_s"])) for keys, rows in _groups(measured, CONFIGURATION)
+        (keys, rows, median_and_spread(rows["train_s"])) for keys, rows in groups_of(measured, CONFIGURATION)
     ]
     for keys, rows, seconds in groups:
         # the repeats' rates, as weak scaling compares samples per second: its work grows with the workers
         rate = median_and_spread(rows["samples_per_s"]).centre
         described = {
             **{name: keys.get(name) for name in SPEEDUP_COLUMNS if name in keys},
-            "model_params": _first(rows, "model_params"),
-            "global_batch": _first(rows, "global_batch"),
+            "model_params": first_value(rows, "model_params"),
+            "global_batch": first_value(rows, "global_batch"),
             "n": seconds.n,
             "seconds": seconds.centre,
             "seconds_low": seconds.low,
@@ -259,12 +292,12 @@ def _modelled_speedups(runs: pd.DataFrame, timings: pd.DataFrame | None) -> Iter
         (joined["run_evidence"] != "measured").fillna(True).astype(bool) & joined["status"].isin(ENDED)
     ]
     keys = [name for name in [*CONFIGURATION, "cluster"] if name in joined.columns]
-    for found, rows in _groups(joined, keys):
+    for found, rows in groups_of(joined, keys):
         seconds = range_or_interval(rows["train_s"]) if "train_s" in rows else range_or_interval([])
         described = {
             **{name: found.get(name) for name in SPEEDUP_COLUMNS if name in found},
-            "model_params": _first(rows, "model_params"),
-            "global_batch": _first(rows, "global_batch"),
+            "model_params": first_value(rows, "model_params"),
+            "global_batch": first_value(rows, "global_batch"),
             "n": len(rows),
             "seconds": seconds.centre,
             "seconds_low": seconds.low,
@@ -283,7 +316,7 @@ def _modelled_speedups(runs: pd.DataFrame, timings: pd.DataFrame | None) -> Iter
             yield described | {
                 "base": base,
                 "base_seconds": seconds.centre * speedup.centre,
-                "base_threads": _first(rows, threads) if speedup.n else None,
+                "base_threads": first_value(rows, threads) if speedup.n else None,
                 "speedup": speedup.centre,
                 "speedup_low": speedup.low,
                 "speedup_high": speedup.high,
@@ -305,21 +338,21 @@ def _modelled_time_to_target(rows: pd.DataFrame) -> float:
 def time_split_table(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each measured configuration: the parts of the repeat with the (lower) median wall time."""
     names = ["paper", "evidence", "method", "dataset", "data_size", "model", "workers", "threads_per_worker",
-             "oversubscribed", "minibatch", "sync_period", "algorithm"]  # fmt: skip
-    ended = _ended(runs)
+             "oversubscribed", "minibatch", "sync_period", "algorithm", "mixing"]  # fmt: skip
+    ended = ended_runs(runs)
     measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["wall_s"].notna()]
     rows = []
-    for keys, group in _groups(measured, CONFIGURATION):
+    for keys, group in groups_of(measured, CONFIGURATION):
         middle = group.sort_values(["wall_s", "run_id"]).iloc[(len(group) - 1) // 2]
         row = {name: keys[name] for name in names} | {"n": len(group), "wall_s": float(middle["wall_s"])}
-        parts = {name: _value(middle[name]) for name in PARTS}
+        parts = {name: cell_value(middle[name]) for name in PARTS}
         row |= parts | {"comm_share": (parts["comm_s"] or 0.0) / _training_s(middle)}
         rows.append(row | {"run_id": middle["run_id"]})
-    return _typed(pd.DataFrame(rows, columns=[*names, "n", "wall_s", *PARTS, "comm_share", "run_id"]))
+    return typed(pd.DataFrame(rows, columns=[*names, "n", "wall_s", *PARTS, "comm_share", "run_id"]))
 
 
 def _training_s(run: pd.Series) -> float:
-    found = _value(run["train_s"])
+    found = cell_value(run["train_s"])
     return float(found) if found else float(run["wall_s"])
 
 
@@ -332,19 +365,20 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     The repeats of one seed are one value. Configurations whose runs all diverged are kept, without a value.
     """
     names = ["paper", "evidence", "method", "dataset", "data_size", "model", "model_params", "workers", "minibatch",
-             "epochs", "sync_period", "algorithm", "lr", "lr_scaling"]  # fmt: skip
+             "epochs", "sync_period", "algorithm", "mixing", "optimizer", "init", "schedule", "lr",
+             "lr_scaling"]  # fmt: skip
     keys = [
         name for name in CONFIGURATION if name not in ("processes", "threads_per_worker", "oversubscribed")
     ]
     finished = runs[runs["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)]
     rows = []
-    for found, group in _groups(finished, keys):
-        ended = _ended(group)
+    for found, group in groups_of(finished, keys):
+        ended = ended_runs(group)
         metric = next((name for name in QUALITY if ended[name].notna().any()), "accuracy")
         seeds = ended.groupby("seed")[[metric, "train_loss", "steps"]].mean()
         value = range_or_interval(seeds[metric].astype(float))
         rows.append(
-            {name: found.get(name, _first(group, name)) for name in names}
+            {name: found.get(name, first_value(group, name)) for name in names}
             | {
                 "metric": metric,
                 "mean": value.centre,
@@ -371,29 +405,18 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
         "steps",
         "command",
     ]
-    return _typed(pd.DataFrame(rows, columns=columns))
+    return typed(pd.DataFrame(rows, columns=columns))
 
 
 def tuning_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     """A row for each trial of a learning rate: validation accuracy over its seeds, and what diverged."""
-    names = [
-        "paper",
-        "evidence",
-        "method",
-        "dataset",
-        "data_size",
-        "model",
-        "workers",
-        "sync_period",
-        "lr_scaling",
-        "lr",
-    ]
-    trials = runs[
-        in_experiment(runs, TUNING) & runs["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)
-    ]
+    names = ["paper", "evidence", "method", "dataset", "data_size", "model", "optimizer", "max_change_rule", "init",
+             "schedule", "minibatch", "epochs", "workers", "sync_period", "lr_scaling", "lr"]  # fmt: skip
+    tried = trials(runs)
+    tried = tried[tried["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)]
     rows = []
-    for found, group in _groups(trials, names):
-        value = range_or_interval(_ended(group)["valid_accuracy"].astype(float))
+    for found, group in groups_of(tried, names):
+        value = range_or_interval(ended_runs(group)["valid_accuracy"].astype(float))
         rows.append(
             found
             | {"metric": "valid_accuracy", "mean": value.centre, "low": value.low, "high": value.high}
@@ -401,7 +424,7 @@ def tuning_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
             | {"command": command_for(found["paper"], tier)}
         )
     columns = [*names, "metric", "mean", "low", "high", "spread", "n", "diverged", "command"]
-    return _typed(pd.DataFrame(rows, columns=columns))
+    return typed(pd.DataFrame(rows, columns=columns))
 
 
 VOLUME_COLUMNS = [
@@ -421,14 +444,16 @@ def volume_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
         for name in CONFIGURATION
         if name not in ("lr", "lr_scaling", "threads_per_worker", "oversubscribed")
     ]
-    ended = _ended(runs)
+    ended = ended_runs(runs)
     rows = []
-    for found, group in _groups(ended[ended["sent_bytes_total"].notna()], keys):
+    for found, group in groups_of(ended[ended["sent_bytes_total"].notna()], keys):
         both = group["sent_bytes_predicted"].notna()
         equal = (
             (group["sent_bytes_total"] == group["sent_bytes_predicted"])[both].all() if both.any() else None
         )
-        row = {name: found.get(name, _first(group, name)) for name in VOLUME_COLUMNS if name not in counted}
+        row = {
+            name: found.get(name, first_value(group, name)) for name in VOLUME_COLUMNS if name not in counted
+        }
         # equal over seeds for every method here; where one is random, the median stands for them
         row |= {name: median_and_spread(group[name].astype(float)).centre for name in counted}
         row |= {
@@ -438,7 +463,7 @@ def volume_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
             "command": command_for(found["paper"], tier),
         }
         rows.append(row)
-    return _typed(pd.DataFrame(rows, columns=VOLUME_COLUMNS))
+    return typed(pd.DataFrame(rows, columns=VOLUME_COLUMNS))
 
 
 def validation_table(validation: pd.DataFrame | None) -> pd.DataFrame:
@@ -451,7 +476,7 @@ def runs_table(runs: pd.DataFrame) -> pd.DataFrame:
     keys = ["paper", "method", "evidence", "status"]
     if not len(runs):
         return pd.DataFrame(columns=[*keys, "runs"])
-    return _typed(runs.groupby(keys, dropna=False, sort=True).size().rename("runs").reset_index())
+    return typed(runs.groupby(keys, dropna=False, sort=True).size().rename("runs").reset_index())
 
 
 def failures_table(runs: pd.DataFrame, tier: str | None = None, tail_lines: int = 20) -> pd.DataFrame:
@@ -462,13 +487,13 @@ def failures_table(runs: pd.DataFrame, tier: str | None = None, tail_lines: int 
     )
     table = broken[names].reset_index(drop=True)
     table["log_tail"] = [log_tail(path, tail_lines) for path in table["log_path"]]
-    table["command"] = [command_for(_value(paper), tier) for paper in table["paper"]]
+    table["command"] = [command_for(cell_value(paper), tier) for paper in table["paper"]]
     return table
 
 
 def log_tail(path: Any, lines: int = 20) -> str:
     """The last lines of a log, or what is wrong with it."""
-    if _value(path) is None:
+    if cell_value(path) is None:
         return "no log"
     try:
         with open(path, "rb") as file:
@@ -478,26 +503,3 @@ def log_tail(path: Any, lines: int = 20) -> str:
     except OSError as error:
         return f"no log: {error.strerror}"
     return "\n".join(text.splitlines()[-lines:]) or "the log is empty"
-
-
-_WHOLE = (
-    "data_size", "model_params", "workers", "threads_per_worker", "minibatch", "global_batch", "epochs", "sync_period",
-    "n", "base_threads", "diverged", "runs",
-)  # fmt: skip
-_TEXT = ("paper", "evidence", "cluster", "method", "dataset", "model", "scaling", "algorithm", "lr_scaling", "spread",
-         "base", "command", "metric", "run_id", "status")  # fmt: skip
-
-
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """The same types whatever rows there are, so that files of two runs can be joined."""
-    kinds: dict[str, Any] = {}
-    for name in table.columns:
-        if name in _TEXT:
-            kinds[name] = "string"
-        elif name in _WHOLE:
-            kinds[name] = "Int64"
-        elif name in ("oversubscribed", "matches_closed_form"):
-            kinds[name] = "boolean"
-        else:
-            kinds[name] = float
-    return table.astype(object).where(table.notna(), None).astype(kinds)

@@ -2,20 +2,26 @@
 
 import platform
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
-from implementations import data, host
+from implementations import host
 from implementations.cluster import calibrate as calibration
 from implementations.cluster import machine
 from implementations.errors import UserError
+from implementations.optimizers.ng_sgd import NaturalGradientSGD
 from implementations.point import Point
 
 pytestmark = pytest.mark.timeout(300)  # the fixture starts processes, which takes long on a busy machine
-EXTRA = {"model": {"name": "fc", "hidden": [24]}, "features": 12, "classes": 3, "minibatch": 8}
+EXTRA = {
+    "label": "fc-24",
+    "model": {"name": "fc", "hidden": [24]},
+    "features": 12,
+    "classes": 3,
+    "minibatch": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +113,31 @@ def test_the_timed_step_is_a_step_of_gradient_descent():
     assert (seconds > 0).all()
 
 
-def test_shapes_of_points_are_told_once_each(monkeypatch):
-    sizes = {"digits": (64, 10), "other": (784, 26)}
-    monkeypatch.setattr(
-        data, "load", lambda name, results: SimpleNamespace(features=sizes[name][0], classes=sizes[name][1])
-    )
+def test_shapes_of_points_are_told_once_each():
+    """By the data sets' cards: digits are 8 x 8, Fashion-MNIST 28 x 28, both of ten classes."""
     fc = {"name": "fc", "hidden": [8]}
     point = Point("averaging", "sequential", "digits", fc, 1, "measured", 1, minibatch=16)
-    points = [point, replace(point, seed=2), replace(point, minibatch=32), replace(point, dataset="other")]
-    assert calibration.shapes_of(points) == [
-        {"model": fc, "features": 64, "classes": 10, "minibatch": 16},
-        {"model": fc, "features": 64, "classes": 10, "minibatch": 32},
-        {"model": fc, "features": 784, "classes": 26, "minibatch": 16},
+    points = [
+        point,
+        replace(point, seed=2),
+        replace(point, minibatch=32),
+        replace(point, dataset="fashion_mnist"),
+        replace(point, optimizer="ng_sgd", recipe={"ng_rank_in": 7}),
     ]
+    plain = {"label": "fc-8", "model": fc, "features": 64, "classes": 10, "minibatch": 16}
+    *first, last = calibration.shapes_of(points)
+    assert first == [plain, plain | {"minibatch": 32}, plain | {"features": 784}]
+    optimizer = last.pop("optimizer")
+    assert last == plain | {"label": "ng_sgd/1:fc-8"}
+    assert (optimizer["name"], optimizer["ng_rank_in"]) == ("ng_sgd", 7)
+
+
+def test_a_step_is_timed_with_the_points_own_optimizer():
+    fc = {"name": "fc", "hidden": [8]}
+    point = Point("averaging", "sequential", "digits", fc, 1, "measured", 1, minibatch=16, optimizer="ng_sgd")
+    (shape,) = calibration.shapes_of([point])
+    step = calibration._TrainingStep(shape, torch.rand(50, 64))
+    assert isinstance(step.optimizer, NaturalGradientSGD)
+    before = step.net.theta_wp.clone()
+    assert step.run(3).shape == (2, 3)
+    assert not torch.equal(step.net.theta_wp, before) and bool(step.net.theta_wp.isfinite().all())

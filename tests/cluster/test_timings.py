@@ -8,7 +8,17 @@ import pytest
 
 from implementations.cluster import timemodel
 from implementations.errors import UserError
-from implementations.timings import COLUMNS, VALIDATION_COLUMNS, timings, validation, write_timings
+from implementations.fitted import LOSS_COLUMNS
+from implementations.point import Point
+from implementations.reporting.claims import load_published
+from implementations.timings import (
+    COLUMNS,
+    VALIDATION_COLUMNS,
+    loss_split,
+    timings,
+    validation,
+    write_timings,
+)
 from tests.cluster.toys import BATCH, MODEL, PARAMS, events, steps_table, with_links
 
 STEP_S = 1e-3 + 1e-5
@@ -229,3 +239,70 @@ def test_validation_sets_measured_beside_predicted(tmp_path):
     assert row["predicted_s"] == pytest.approx(STEP_S)
     assert row["error"] == pytest.approx(STEP_S / 1.1e-3 - 1)
     assert validation(runs.iloc[5:], timings(runs, tmp_path, [here])).empty
+
+
+def test_the_lost_efficiency_is_split_into_parts_that_add_up(tmp_path, cluster):
+    """One worker does 100 steps; four do 26 instead of 25, each a millisecond slower with both devices busy."""
+    runs = pd.DataFrame([
+        run("one", tmp_path, steps=100), run("four", tmp_path, workers=4, steps=26),
+        run("weak", tmp_path, workers=4, steps=26, scaling="weak"),
+        run("more-data", tmp_path, workers=4, steps=26, data_size=12_800),
+        run("no-base", tmp_path, workers=4, steps=26, epochs=3),
+    ])  # fmt: skip
+    table = timings(runs, tmp_path, [cluster])
+    split = loss_split(table)
+    assert list(split.columns) == LOSS_COLUMNS
+    assert set(split["workers"]) == {4} and len(split) == 4
+    minutes = split.set_index("part")["minutes"]
+    row = table.set_index("run_id").loc["four"]
+    assert minutes["communication"] * 120 == pytest.approx(row["comm_s"])  # two epochs
+    assert minutes["whole steps"] * 120 == pytest.approx(STEP_S)
+    assert minutes["slower steps"] * 120 == pytest.approx(26 * 1e-3)
+    assert minutes["waiting for the slowest"] * 120 == pytest.approx(row["straggler_s"])
+    assert split["share_of_lost"].sum() == pytest.approx(1)
+    lost_s = row["train_s"] - 100 * STEP_S / 4
+    assert split["lost_min"].tolist() == pytest.approx(4 * [lost_s / 120])
+    assert minutes.sum() == pytest.approx(lost_s / 120)
+    assert loss_split(table.iloc[:0]).empty
+
+
+def test_cores_that_workers_share_make_steps_slower(tmp_path):
+    """Eight workers on four devices take turns: twice the step of two busy devices."""
+    shared = with_links(steps=steps_table(), nodes=2)
+    assert shared.capacity == 4
+    runs = pd.DataFrame([run("one", tmp_path, steps=80), run("eight", tmp_path, workers=8, steps=10)])
+    minutes = loss_split(timings(runs, tmp_path, [shared])).set_index("part")["minutes"]
+    assert minutes["slower steps"] * 120 == pytest.approx(10 * (2 * (2e-3 + 1e-5) - STEP_S))
+    assert minutes["whole steps"] == pytest.approx(0, abs=1e-12)
+
+
+def paper_point(method, workers, period=None):
+    """The paper's net and data on its cluster."""
+    return Point(
+        paper="averaging",
+        method=method,
+        dataset="switchboard",
+        model={"name": "fc", "hidden": [2048] * 6, "activation": "sigmoid"},
+        workers=workers,
+        evidence="projected",
+        seed=0,
+        minibatch=1024,
+        network="stampede-k20",
+        method_params={} if period is None else {"sync_period": period},
+    )
+
+
+def test_the_papers_cluster_takes_its_one_gpu_epoch_as_input(tmp_path):
+    """And an average costs the copies to the host and back, and a halving and doubling over FDR InfiniBand."""
+    points = [paper_point("sequential", 1), paper_point("averaging", 1, 10), paper_point("averaging", 16, 10)]
+    table = timings(pd.DataFrame({"status": [], "run_id": []}), tmp_path, ["stampede-k20"], None, points)
+    assert set(table["evidence"]) == {"projected"}
+    one, _, sixteen = table.to_dict("records")
+    assert one["epoch_s"] / 60 == pytest.approx(load_published().loc["avg-epoch-min-w1", "value"], rel=1e-3)
+    steps, megabytes = 97_200_000 // (16 * 1024), 4 * 39_928_422 / 1e6
+    average_s = 2 * (1e-5 + megabytes / 6000) + 2 * 4 * 1.2e-6 + 2 * 15 / 16 * megabytes / 6300
+    assert sixteen["comm_s"] == pytest.approx(steps / 10 * average_s, rel=5e-3)
+    split = loss_split(table).set_index("part")
+    assert set(split["evidence"]) == {"projected"}
+    assert split.loc["communication", "minutes"] * 60 == pytest.approx(sixteen["comm_s"])
+    assert split.loc["communication", "share_of_lost"] == pytest.approx(1, abs=0.01)

@@ -1,12 +1,15 @@
 """The claims fit their schema and name only what exists."""
 
 import ast
+import re
 from pathlib import Path
 
 import jsonschema
 import pandas as pd
 import pytest
 import yaml
+
+from implementations.recipe import INITS, OPTIMIZERS, SCHEDULES
 
 CONFIG = Path(__file__).parents[2] / "config"
 SCHEMA = yaml.safe_load((CONFIG / "schemas" / "claims.schema.yaml").read_text())
@@ -76,7 +79,7 @@ def test_projections_are_at_best_consistent():
 
 def test_what_needs_speech_says_so():
     for claim in CLAIMS.values():
-        if "wer" in claim["evaluate"]["value"]:
+        if {"wer", "frame_error"} & set(re.findall(r"\w+", claim["evaluate"]["value"])):
             assert claim["needs"]["speech"]
 
 
@@ -95,9 +98,80 @@ def test_what_needs_speech_says_so():
     ],
 )
 def test_the_schema_refuses(change):
-    claim = CLAIMS["averaging-costs-accuracy"] | change
+    claim = ON_SPEECH | change
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate({"paper": "averaging", "claims": [claim]})
+
+
+ON_SPEECH = {
+    "id": "a-claim",
+    "source": {"text": "Section 3"},
+    "statement": "It is so.",
+    "needs": {"experiments": [], "tiers": ["default"], "speech": True},
+    "evaluate": {"kind": "bound", "over": "records", "value": "100 * wer", "select": {"workers": 16},
+                 "against": {"workers": 1}, "pair": ["seed"], "diverged_as": 100, "resample": "speakers"},
+    "tolerance": {"low": 0, "why": "The sign itself is the claim."},
+    "holds_as": "shape holds",
+    "command": "snakemake --cores all",
+}  # fmt: skip
+FOUR = [{"label": str(m), "select": {"workers": m}} for m in (1, 2, 4, 8)]
+
+
+def over_speakers(needs=None, **given):
+    claim = ON_SPEECH | {"evaluate": ON_SPEECH["evaluate"] | given}
+    claim |= {"needs": ON_SPEECH["needs"] | (needs or {})}
+    jsonschema.Draft202012Validator(SCHEMA).validate({"paper": "averaging", "claims": [claim]})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"value": "frame_error"},
+        {"kind": "interaction", "cases": FOUR},
+        {"needs": {"elsewhere": "printed for another corpus"}},
+    ],
+)
+def test_the_schema_takes_claims_over_speakers(given):
+    over_speakers(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"value": "accuracy"},
+        {"value": "1 - wer"},
+        {"resample": "seeds"},
+        {"over": "timings"},
+        {"aggregate": "median"},
+        {"pair": ["repeat"]},
+        {"kind": "exact", "equals": "0"},
+        {"kind": "trend", "along": "workers", "direction": "increasing", "each": ["seed"]},
+        {"kind": "interaction", "cases": FOUR[:3]},
+        {"kind": "interaction", "cases": [*FOUR, *FOUR[:1]]},
+        {"needs": {"elsewhere": "printed for another corpus", "unavailable": "a retired GPU"}},
+    ],
+)
+def test_the_schema_refuses_what_speakers_cannot_answer(given):
+    with pytest.raises(jsonschema.ValidationError):
+        over_speakers(**given)
+
+
+def test_an_interaction_without_speakers_needs_pairs():
+    evaluate = ON_SPEECH["evaluate"] | {"kind": "interaction", "cases": FOUR}
+    del evaluate["resample"]
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator.validate({"paper": "averaging", "claims": [ON_SPEECH | {"evaluate": evaluate}]})
+    del evaluate["pair"]
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({"paper": "averaging", "claims": [ON_SPEECH | {"evaluate": evaluate}]})
+
+
+@pytest.mark.parametrize(
+    "part, choices", [("optimizer", OPTIMIZERS), ("init", INITS), ("schedule", SCHEDULES)]
+)
+def test_published_recipes_are_called_as_the_points_call_them(part, choices):
+    assert set(PUBLISHED[part].dropna()) <= set(choices)
 
 
 RECORD = set(yaml.safe_load((CONFIG / "schemas" / "record.schema.yaml").read_text())["properties"])
@@ -128,6 +202,6 @@ def test_the_closed_form_of_the_bytes():
     """4 workers, 10 parameters, 2 epochs of 7 steps, K=3: averages after steps 3, 6 and 7 of each epoch."""
     expression = CLAIMS["averaging-bytes-closed-form"]["evaluate"]["equals"]
     row = pd.DataFrame(
-        {"workers": [4], "model_params": [10], "epochs": [2], "steps": [14], "sync_period": [3]}
+        {"workers": [4], "model_params": [10], "epochs_done": [2], "steps": [14], "sync_period": [3]}
     )
     assert row.eval(expression).tolist() == [2 * 3 * 40 * 6]

@@ -39,6 +39,7 @@ def test_a_point_carries_every_value(tmp_path):
         method_params={"sync_period": 5, "algorithm": "library", "lr_scaling": "none"},
         minibatch=16,
         lr=0.05,
+        recipe={"reduction": "mean", "momentum": 0.0},
         experiments=("one/grid",),
     )
 

@@ -140,7 +140,7 @@ def test_licensed_data_can_only_be_projected(tmp_path, evidence):
         return
     (line,) = problems_of(path)
     assert (
-        f"one.yaml: defaults.dataset: got sold; allowed: for evidence {evidence}, a data set that can be"
+        f"one.yaml: defaults.dataset: got sold; allowed: for evidence {evidence}, a data set that is there"
         in line
     )
 

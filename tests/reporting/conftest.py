@@ -25,13 +25,14 @@ class Made:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
-    records = synthetic.records() + synthetic.broken(folder / "results/logs")
-    runs = synthetic.runs(records)
+    speech = synthetic.speech_records()
+    records = synthetic.records() + speech + synthetic.broken(folder / "results/logs")
+    runs, utterances = synthetic.runs(records), synthetic.utterances(speech)
     timings, validation = synthetic.timings(runs), synthetic.validation()
     synthetic.curves(runs, folder / "results")
     pq.write_table(to_table(records), folder / "results/runs.parquet")
-    make_claims(runs, timings, folder / "reports/tables/claims.csv", ROOT / "config")
-    make_tables(runs, timings, validation, folder / "reports/tables")
+    make_claims(runs, timings, folder / "reports/tables/claims.csv", ROOT / "config", utterances)
+    make_tables(runs, timings, validation, folder / "reports/tables", utterances=utterances)
     index = figures.make_figures(
         runs,
         timings,
@@ -39,6 +40,7 @@ def made(tmp_path_factory):
         folder / "results",
         folder / "reports/figures",
         published=synthetic.published(),
+        utterances=utterances,
     )
     path = make_report(folder / "results", folder / "reports", ROOT / "config/config.yaml")
     return Made(folder, index, path.read_text(encoding="utf-8"))

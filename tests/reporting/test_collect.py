@@ -13,7 +13,10 @@ from tests.reporting import synthetic
 def write(results_dir, record, text=None):
     path = results_dir / "runs" / record["run_id"] / "record.json"
     path.parent.mkdir(parents=True)
+    record, rows = {k: v for k, v in record.items() if k != "utterances"}, record.get("utterances")
     path.write_text(json.dumps(record) if text is None else text)
+    if rows is not None:
+        rows.drop(columns="run_id").to_parquet(path.with_name("utterances.parquet"), index=False)
     return path
 
 
@@ -106,3 +109,58 @@ def test_runs_are_the_same_read_by_pandas_or_by_us(results_dir):
 def test_no_file_is_no_rows(tmp_path):
     frame = as_runs(tmp_path / "runs.parquet")
     assert len(frame) == 0 and list(frame.columns) == list(types())
+
+
+def test_the_utterances_of_all_runs_are_one_table(results_dir):
+    rows = [synthetic.speech_record(seed=seed) for seed in range(2)]
+    for row in [*rows, synthetic.record()]:
+        write(results_dir, row)
+    collect([*(row["run_id"] for row in rows), synthetic.record()["run_id"]], results_dir)
+    table = pd.read_parquet(results_dir / "utterances.parquet")
+    assert list(table.columns) == [
+        "run_id", "utterance", "speaker", "words", "substitutions", "deletions", "insertions", "frames", "frame_errors",
+    ]  # fmt: skip
+    pd.testing.assert_frame_equal(table, synthetic.utterances(rows), check_dtype=False)
+    for row in rows:
+        own = table[table["run_id"] == row["run_id"]]
+        edits = own[["substitutions", "deletions", "insertions"]].to_numpy().sum()
+        assert edits / own["words"].sum() == row["wer"]
+
+
+def test_no_speech_is_an_empty_table_of_the_same_columns(results_dir):
+    write(results_dir, synthetic.record())
+    collect([synthetic.record()["run_id"]], results_dir)
+    write(results_dir, row := synthetic.speech_record())
+    empty = pq.read_schema(results_dir / "utterances.parquet")
+    collect([row["run_id"]], results_dir)
+    assert empty.equals(pq.read_schema(results_dir / "utterances.parquet"))
+
+
+@pytest.mark.parametrize(
+    "damage, told",
+    [
+        (lambda path: path.unlink(), "does not exist"),
+        (lambda path: path.write_bytes(b"PAR1 not really"), "is damaged"),
+        (lambda path: pd.DataFrame({"words": [1]}).to_parquet(path), "has other columns"),
+        (lambda path: pd.read_parquet(path).assign(words="many").to_parquet(path), "has other columns"),
+    ],
+    ids=["missing", "damaged", "columns", "types"],
+)
+def test_utterances_that_cannot_be_had_are_named_and_the_run_stays(results_dir, capsys, damage, told):
+    rows = [synthetic.speech_record(seed=seed) for seed in range(2)]
+    for row in rows:
+        write(results_dir, row)
+    path = results_dir / "runs" / rows[0]["run_id"] / "utterances.parquet"
+    damage(path)
+    found = collect([row["run_id"] for row in rows], results_dir)
+    assert list(found["status"]) == ["ok", "ok"]
+    assert set(pd.read_parquet(results_dir / "utterances.parquet")["run_id"]) == {rows[1]["run_id"]}
+    warning = capsys.readouterr().err
+    assert str(path) in warning and told in warning and "run again" in warning
+
+
+def test_tables_written_before_there_was_speech_are_read(results_dir, tmp_path):
+    old = synthetic.runs([synthetic.record()]).drop(columns=["data_kind", "mixing", "recipe", "init"])
+    old.to_parquet(tmp_path / "old.parquet")
+    found = as_runs(tmp_path / "old.parquet")
+    assert list(found.columns) == list(types()) and found["data_kind"].isna().all()

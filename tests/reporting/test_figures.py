@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 
@@ -9,11 +8,13 @@ from matplotlib.text import Text
 from PIL import Image
 
 from implementations.errors import UserError
-from implementations.reporting import figures
-from implementations.reporting.figures import quality, speedup, style
+from implementations.reporting import figures, tables
+from implementations.reporting.figures import conditions, lines, quality, recipes, speedup, style
+from implementations.reporting.figures import speech as speech_errors
 from implementations.reporting.figures.algorithms import algorithms_figure
 from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
 from implementations.reporting.tables import PARTS, SAME_CODE, speedup_table
+from implementations.reporting.wordtable import wer_table
 from tests.reporting import synthetic
 
 
@@ -37,6 +38,26 @@ def every_figure(runs, timings, tmp_path_factory):
         tmp_path_factory.mktemp("none"),
         "averaging",
     )
+
+
+@pytest.fixture(scope="module")
+def speech():
+    rows = synthetic.speech_records()
+    return synthetic.runs(rows), synthetic.utterances(rows)
+
+
+@pytest.fixture(scope="module")
+def words(speech):
+    return wer_table(tables.reported(speech[0]), speech[1], synthetic.published())
+
+
+@pytest.fixture(scope="module")
+def on_speech(speech, tmp_path_factory):
+    """The figures of speech by their names."""
+    folder = tmp_path_factory.mktemp("speech")
+    synthetic.curves(speech[0], folder)
+    drawn = figures.speech_figures(*speech, synthetic.published(), folder, "averaging")
+    return {figure.name: figure for figure in drawn}
 
 
 @pytest.fixture(scope="module")
@@ -246,14 +267,21 @@ def test_predicted_against_measured():
     assert "14 %" in drawn.caption
 
 
+SPEECH = ("workers", "rates", "init", "period", "drift", "schedule", "minibatch", "mixing", "rule", "content",
+          "scaling", "ranks")  # fmt: skip
+
+
 def test_files_of_every_figure(made, tmp_path):
     index, folder = made.index, made.folder / "reports/figures"
     names = {entry["name"] for entry in index}
+    beside = {"speedup", "speedup_clusters", "accuracy", "period", "time_split", "curves"}
     assert names == {
-        "speedup", "speedup_clusters", "accuracy", "period", "time_split", "algorithms", "sizes_speedup", "sizes_bytes",
-        "sizes_accuracy", "validation", "curves",
+        "speedup", "speedup_clusters", "period", "time_split", "algorithms", "validation",
+        *(f"{name}_fashion_mnist" for name in beside),
+        *(f"sizes_{name}_an4" for name in ("speedup", "bytes", "accuracy")),
+        *(f"sizes_{name}_fashion_mnist" for name in ("speedup", "bytes", "accuracy")),
+        *(f"speech_{name}" for name in SPEECH),
     }  # fmt: skip
-    assert json.loads((folder / figures.INDEX).read_text()) == index
     for entry in index:
         assert entry["alt"] and entry["caption"] and entry["command"].startswith("snakemake")
         assert all((folder / "averaging" / f"{entry['name']}.{kind}").is_file() for kind in entry["files"])
@@ -284,8 +312,8 @@ def test_the_same_data_gives_the_same_bytes(main_figure, runs, timings, tmp_path
     assert b"<dc:date>" not in (tmp_path / "a/speedup.svg").read_bytes()
 
 
-def test_no_text_is_smaller_than_a_phone_can_show_and_none_is_cut(main_figure, every_figure):
-    for each in [main_figure, *every_figure]:
+def test_no_text_is_smaller_than_a_phone_can_show_and_none_is_cut(main_figure, every_figure, on_speech):
+    for each in [main_figure, *every_figure, *on_speech.values()]:
         each.figure.draw_without_rendering()
         width, height = each.figure.get_size_inches() * each.figure.dpi
         for text in each.figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_text()):
@@ -308,8 +336,8 @@ def outside(text, figure):
     return False
 
 
-def test_keys_cover_no_plot_and_no_label(every_figure):
-    for each in every_figure:
+def test_keys_cover_no_plot_and_no_label(every_figure, on_speech):
+    for each in [*every_figure, *on_speech.values()]:
         each.figure.draw_without_rendering()
         boxes = [axes.get_tightbbox(for_layout_only=True) for axes in each.figure.axes if axes.get_visible()]
         for legend in each.figure.legends:
@@ -357,7 +385,17 @@ def test_the_smoke_tier_alone_fills_the_figures(tmp_path):
 
 
 def test_reporting_imports_no_training_and_starts_quickly():
-    modules = ["collect", "statistics", "claims", "verdicts", "tables", "figures", "report", "status"]
+    modules = [
+        "collect",
+        "statistics",
+        "claims",
+        "utterances",
+        "verdicts",
+        "tables",
+        "figures",
+        "report",
+        "status",
+    ]
     code = (
         "import sys, importlib\n"
         f"for name in {modules}: importlib.import_module('implementations.reporting.' + name)\n"
@@ -377,3 +415,248 @@ def test_a_damaged_curve_is_named_and_left_out(tmp_path, capsys):
     data = quality.curves_data(runs, tmp_path)
     assert set(data["workers"]) == {4}
     assert f"{path} is damaged" in capsys.readouterr().err
+
+
+# -- speech ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(data, **wanted):
+    for name, value in wanted.items():
+        data = data[(data[name] == value).fillna(False)]
+    return data
+
+
+def test_all_figures_of_speech_are_drawn_and_name_the_corpus(on_speech):
+    assert tuple(on_speech) == tuple(f"speech_{name}" for name in SPEECH)
+    for drawn in on_speech.values():
+        assert "an4 (real recordings)" in drawn.caption and "an4 (real recordings)" in drawn.title
+        assert drawn.caption.startswith("Evidence: ") and drawn.section == "speech" and drawn.alt
+        assert len(drawn.data) and "recipe" not in drawn.data
+
+
+def test_errors_against_workers_are_those_of_the_table(on_speech, words):
+    drawn = on_speech["speech_workers"]
+    top_left, top_right, _ = drawn.figure.axes
+    for axes, metric in ((top_left, "wer"), (top_right, "frame_error")):
+        line = next(line for line in axes.lines if line.get_label() == "ng_sgd rbm")
+        own = rows_of(words, evidence="simulated", optimizer="ng_sgd", init="rbm", lr=0.32, minibatch=128,
+                      schedule="exponential", settings="lr_final=0.01", max_change_rule="author",
+                      data_size=200_000, lr_scaling="linear", mixing="allreduce", sync_period=10)  # fmt: skip
+        own = own.sort_values("workers")
+        assert list(own["workers"]) == [1, 4, 16, 32]
+        assert np.allclose(line.get_ydata(), 100 * own[metric])
+        # set apart, but less than a third of the way to the next number of workers
+        assert np.allclose(np.log2(line.get_xdata()), np.log2(own["workers"].astype(float)), atol=0.3)
+
+
+def test_the_best_rate_stands_beside_the_own_where_it_is_another(on_speech):
+    data = on_speech["speech_workers"].data
+    best = data[data["series"] == speech_errors.BEST_RATE]
+    assert set(data.loc[data["series"] == "own rate", "lr"]) == {0.32, 0.016}
+    assert set(best["lr"]) <= {0.08, 0.004} and set(best["workers"]) <= {16}
+
+
+def test_losses_stand_beside_the_papers(on_speech):
+    loss = on_speech["speech_workers"].figure.axes[2]
+    printed = {line.get_label(): line for line in loss.lines if line.get_label().startswith("published")}
+    assert {name: [round(y, 1) for y in line.get_ydata()] for name, line in printed.items()} == {
+        "published ng_sgd rbm": [0.4, 0.4, 0.5], "published ng_sgd random": [0.8], "published sgd rbm": [1.4],
+    }  # fmt: skip
+    assert all(line.get_markerfacecolor() == "white" for line in printed.values())
+    data = on_speech["speech_workers"].data
+    line = next(line for line in loss.lines if line.get_label() == "ng_sgd rbm")
+    own = rows_of(data, optimizer="ng_sgd", init="rbm", series="own rate").sort_values("workers")
+    assert np.allclose(line.get_ydata(), 100 * own["wer_minus_one_worker"].iloc[1:].astype(float))
+
+
+def test_what_diverged_or_is_far_above_is_told_at_the_top(on_speech):
+    drawn = on_speech["speech_workers"]
+    axes = drawn.figure.axes[0]
+    lost = [line for line in axes.lines if line.get_label() == "_diverged" and len(line.get_xdata())]
+    assert len(lost) == 2 and "all seeds diverged" in drawn.alt  # plain SGD on 32, from both first weights
+    beyond = [line for line in axes.lines if line.get_label() == "_beyond" and len(line.get_xdata())]
+    value = rows_of(drawn.data, optimizer="sgd", init="random", workers=16)["wer"].iloc[0]
+    assert len(beyond) == 1 and f"{100 * value:.0f}" in [text.get_text() for text in axes.texts]
+    assert axes.get_ylim()[1] < 30
+
+
+def test_an_axis_ends_where_most_errors_fit():
+    assert lines.ceiling(pd.Series([8.0, 9.0, 10.0])) is None
+    assert lines.ceiling(pd.Series([8.0, 9.0, 10.0, 95.0])) == pytest.approx(13.0)
+    assert lines.ceiling(pd.Series([np.nan])) is None
+
+
+def test_an_optimiser_has_one_colour_that_is_no_methods(on_speech):
+    for name in ("workers", "period", "rates", "init", "drift"):
+        for line in (line for axes in on_speech[f"speech_{name}"].figure.axes for line in axes.lines):
+            optimizer = line.get_label().split(" ")[0]
+            if optimizer in style.OPTIMIZER_COLOURS:
+                assert line.get_color() == style.optimizer_colour(optimizer)
+                assert line.get_markerfacecolor() in (line.get_color(), "white")
+    colours = [*style.OPTIMIZER_COLOURS.values(), *style.METHOD_COLOURS.values()]
+    assert len(set(colours)) == len(colours)
+
+
+def test_once_an_epoch_is_the_longest_period(on_speech):
+    drawn = on_speech["speech_period"]
+    whole = 200_000 // (16 * 128)
+    assert sorted(drawn.data["period"]) == [1, 5, 10, 20, whole]
+    for axes in drawn.figure.axes:
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "5", "10", "20", "epoch"]
+    frame, word = drawn.figure.axes
+    assert (frame.get_ylabel(), word.get_ylabel()) == ("frame error (%)", "word error (%)")
+    # lines of a single period are left out
+    assert set(drawn.data["optimizer"]) == {"ng_sgd"} and set(drawn.data["workers"]) == {16}
+
+
+def test_drift_against_workers_and_period(on_speech):
+    workers, period = on_speech["speech_drift"].figure.axes
+    line = next(line for line in workers.lines if line.get_label() == "ng_sgd rbm")
+    assert np.allclose(line.get_ydata(), [4, 8, 10])  # 2 % times log2 of the workers
+    line = next(line for line in period.lines if line.get_label() == "ng_sgd rbm")
+    assert np.allclose(line.get_ydata(), [8 * (k / 10) ** 0.5 for k in (1, 5, 10, 20, 98)])
+
+
+def test_settings_of_the_schedules_are_told_apart(on_speech):
+    data = on_speech["speech_schedule"].data
+    assert list(dict.fromkeys(label.replace("\n", " ") for label in data["label"])) == [
+        "exponential, final 0.01, rate 0.08", "exponential, final 0.01, rate 0.32",
+        "exponential, final 0.01, rate 0.64", "exponential, final 0.1, rate 0.32",
+        "newbob, start below 0.00125, rate 0.32", "newbob, start below 0.005, rate 0.32",
+        "newbob, start below 0.005, reject worse, rate 0.64",
+    ]  # fmt: skip
+    axes = on_speech["speech_schedule"].figure.axes[0]
+    points = [line for line in axes.lines if line.get_marker() == "s"]
+    assert np.allclose(sorted(line.get_xdata()[0] for line in points), sorted(100 * data["wer"]))
+    hollow = [line for line in points if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == (data["workers"] == 1).sum() == 2
+
+
+def test_each_setting_is_shown_at_its_own_rate(on_speech):
+    rates = on_speech["speech_rule"].data.groupby("max_change_rule")["lr"].unique().map(list).to_dict()
+    assert rates == {"author": [0.32], "standard": [0.008]}
+    assert set(on_speech["speech_scaling"].data["lr"]) == {0.32}
+    assert set(on_speech["speech_mixing"].data["workers"]) == {32}
+
+
+def test_worker_0_stands_beside_the_final_average(on_speech):
+    drawn = on_speech["speech_mixing"]
+    own = [line for line in drawn.figure.axes[0].lines if line.get_marker() == "v"]
+    expected = drawn.data["rank0_wer"].dropna()
+    assert len(expected) == 2 and np.allclose(sorted(o.get_xdata()[0] for o in own), sorted(100 * expected))
+
+
+def test_rates_are_judged_on_validation_data_of_the_trials(on_speech, speech):
+    drawn = on_speech["speech_rates"]
+    assert [axes.get_title() for axes in drawn.figure.axes] == [
+        "1 worker",
+        "4 workers",
+        "16 workers",
+        "32 workers",
+    ]
+    row = rows_of(drawn.data, optimizer="sgd", workers=16, lr=0.016)
+    trials = rows_of(speech[0], optimizer="sgd", workers=16, lr=0.016)
+    trials = trials[trials["seed"] >= 100]
+    assert (
+        row["error"].iloc[0] == pytest.approx(1 - trials["valid_accuracy"].mean()) and row["n"].iloc[0] == 3
+    )
+    best = [line for line in drawn.figure.axes[2].lines if line.get_label() == "_best"]
+    assert sorted(line.get_xdata()[0] for line in best) == [0.016, 0.32]
+
+
+def test_without_trials_there_is_no_figure_of_rates(speech):
+    assert recipes.rates_figure(tables.reported(speech[0])[:0], "averaging") is None
+
+
+def test_first_weights_are_compared_epoch_by_epoch(on_speech, speech):
+    data = on_speech["speech_init"].data
+    assert set(data["workers"]) == {1, 32} and set(data["init"]) == {"rbm", "random"}
+    last = rows_of(data, optimizer="ng_sgd", init="rbm", workers=1, epoch=synthetic.EPOCHS).iloc[0]
+    own = rows_of(speech[0], optimizer="ng_sgd", init="rbm", workers=1, evidence="simulated", lr=0.32, minibatch=128,
+                  schedule="exponential", max_change_rule="author", data_size=200_000)  # fmt: skip
+    errors = 1 - own[own["seed"] < 100]["valid_accuracy"]
+    assert (last["valid_frame_error"], last["low"], last["high"]) == pytest.approx(
+        (errors.mean(), errors.min(), errors.max())
+    )
+    assert last["n"] == 3
+
+
+def test_ranks_show_speedup_and_share_beside_the_papers(on_speech):
+    data = on_speech["speech_ranks"].data
+    ours = data[data["source"] == "measured"].set_index(["method", "mixing", "workers"]).sort_index()
+    assert ours.loc[("averaging", "allreduce", 2), "share"] == pytest.approx(0.1)
+    assert ours.loc[("averaging", "butterfly", 4), "share"] == pytest.approx(0.1)
+    assert ours.loc[("averaging", "allreduce", 2), "speedup"] == pytest.approx(40 / 21.5)
+    # each way to mix begins at one rank, which mixes with nobody
+    assert ours.loc[("averaging", "butterfly", 1), "speedup"] == 1.0
+
+
+def test_the_papers_shares_are_minutes_in_mpi_over_minutes_of_an_epoch(speech):
+    rows = [("e1", "epoch_time", 254.5, 1, None), ("e16", "epoch_time", 27.3, 16, "allreduce"),
+            ("m16", "mpi_time", 4.31, 16, "allreduce"), ("b16", "epoch_time", 25.2, 16, "butterfly"),
+            ("n16", "mpi_time", 2.17, 16, "butterfly")]  # fmt: skip
+    published = pd.DataFrame(rows, columns=["id", "metric", "value", "workers", "reduce"]).set_index("id")
+    data = figures.ranks_figure(speech[0], published.assign(paper="averaging"), "averaging").data
+    printed = data[data["source"] == "published"].set_index("mixing")
+    assert printed.loc["allreduce", "speedup"] == pytest.approx(9.32, abs=0.005)
+    assert dict((100 * printed["share"]).round(1)) == {"allreduce": 15.8, "butterfly": 8.6}
+
+
+def test_generated_speech_is_named_in_every_caption(tmp_path):
+    rows = synthetic.speech_records(dataset="generated_words", data_kind="generated")
+    runs = synthetic.runs(rows)
+    synthetic.curves(runs, tmp_path)
+    drawn = figures.speech_figures(
+        runs, synthetic.utterances(rows), synthetic.published(), tmp_path, "averaging"
+    )
+    assert len(drawn) == len(SPEECH)
+    assert all("generated_words (generated speech)" in figure.caption for figure in drawn)
+    others = figures.paper_figures(
+        runs, synthetic.timings(runs), synthetic.published(), None, tmp_path, "averaging"
+    )
+    assert {"speedup", "period", "sizes_accuracy"} <= {figure.name for figure in others}
+    for figure in others:
+        assert figure.name == "validation" or "generated_words (generated speech)" in figure.caption, (
+            figure.name
+        )
+
+
+def test_each_corpus_has_its_figures(speech, tmp_path):
+    few = [
+        synthetic.speech_record(workers=m, dataset="generated_words", data_kind="generated") for m in (1, 16)
+    ]
+    both = pd.concat([speech[0], synthetic.runs(few)], ignore_index=True)
+    utterances = pd.concat([speech[1], synthetic.utterances(few)], ignore_index=True)
+    drawn = figures.speech_figures(both, utterances, synthetic.published(), tmp_path, "averaging")
+    names = [figure.name for figure in drawn if figure.name.startswith("speech_workers")]
+    assert names == ["speech_workers_an4", "speech_workers_generated_words"]
+
+
+def test_without_speech_or_without_several_values_nothing_is_drawn(runs, tmp_path):
+    given = (synthetic.published(), tmp_path, "averaging")
+    assert figures.speech_figures(runs, synthetic.utterances([]), *given) == []
+    one = [synthetic.speech_record(workers=16)]
+    assert figures.speech_figures(synthetic.runs(one), synthetic.utterances(one), *given) == []
+
+
+def test_errors_of_frames_are_drawn_where_nothing_was_decoded(tmp_path):
+    rows = [synthetic.speech_record(workers=m, seed=s, decode=False) for m in (1, 4, 16) for s in range(2)]
+    drawn = figures.speech_figures(
+        synthetic.runs(rows), synthetic.utterances([]), synthetic.published(), tmp_path, "averaging"
+    )
+    figure = next(figure for figure in drawn if figure.name == "speech_workers")
+    words, frames, _ = figure.figure.axes
+    assert [text.get_text() for text in words.texts] == ["no word errors here"]
+    line = next(line for line in frames.lines if line.get_label() == "ng_sgd rbm")
+    assert np.isfinite(line.get_ydata()).all() and "bars: range" in figure.caption
+
+
+def test_the_main_condition_is_the_most_frequent(words):
+    main = conditions.main_condition(conditions.quality_rows(words))
+    for name, value in (("minibatch", 128), ("schedule", "exponential"), ("data_size", 200_000)):
+        assert set(main[name]) == {value}
+    several = main[main["workers"] > 1]
+    assert set(several["sync_period"]) == {10} and set(several["mixing"]) == {"allreduce"}
+    assert set(several["lr_scaling"]) == {"linear"}
+    assert not main.duplicated(["optimizer", "init", "workers", "lr"]).any()
+    assert set(conditions.quality_rows(words)["evidence"]) == {"simulated"}

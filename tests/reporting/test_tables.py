@@ -150,6 +150,17 @@ def test_word_errors_come_before_accuracy():
     assert (row["metric"], row["mean"]) == ("wer", 0.21)
 
 
+def test_runs_of_different_recipes_are_no_repeats():
+    rows = [
+        synthetic.record(seed=s, optimizer=o, init=i)
+        for s in range(2)
+        for o in ("sgd", "ng_sgd")
+        for i in "ab"
+    ]
+    table = tables.accuracy_table(synthetic.runs(rows))
+    assert len(table) == 4 and (table["n"] == 2).all()
+
+
 def test_volume_against_the_closed_form():
     good = synthetic.record(workers=4)
     off = synthetic.record(workers=8)
@@ -197,7 +208,7 @@ def test_files_hold_the_tables(tmp_path):
 def test_nothing_gives_empty_tables_of_the_same_columns(tmp_path):
     full = synthetic.runs(synthetic.records()[:10])
     some = tables.make_tables_in_memory(full, synthetic.timings(full))
-    none = tables.make_tables(None, None, None, tmp_path)
+    none = tables.make_tables(None, None, None, tmp_path, config_dir=tmp_path)
     for name, table in none.items():
         assert len(table) == 0
         if name not in ("validation", "failures"):

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from implementations.errors import UserError
-from implementations.reporting import verdicts
+from implementations.reporting import evaluation, verdicts
 from implementations.reporting.claims import Claim, join_published, load_claims, load_published
 from implementations.reporting.columns import types
+from implementations.reporting.rows import matches
+from implementations.speech import wer
 from tests.reporting import synthetic
 
 
@@ -51,7 +53,7 @@ def test_columns_are_those_promised():
     table = judged(claim("bound", {"low": 0.5}), seeds([0.8, 0.9]))
     assert list(table.columns) == [
         "claim_id", "paper", "source", "statement", "published", "unit", "ours", "ci_low", "ci_high", "evidence",
-        "verdict", "reason", "command",
+        "dataset", "verdict", "reason", "command",
     ]  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def test_a_projection_that_fails_says_what_it_is():
      (-0.5, 0.5, "-0.500 to 0.500"), (2, 2, "2.00 to 2.00"), (0, 0, "0.00 to 0.00")],
 )  # fmt: skip
 def test_allowed_regions_are_told_in_few_digits(low, high, told):
-    assert verdicts._span(low, high) == told
+    assert evaluation._span(low, high) == told
 
 
 def test_a_projection_near_the_published_number_is_consistent():
@@ -353,7 +355,7 @@ def test_filters_on_experiments_absent_values_and_lists():
     runs = synthetic.runs(rows)
 
     def count(**filters):
-        return int(verdicts.matches(runs, filters, "test").sum())
+        return int(matches(runs, filters, "test").sum())
 
     assert count(experiments="period") == count(experiments="period/averaging") == 1
     assert count(sync_period=None) == 2 and count(workers=[2, 4]) == 4 and count(sync_period=[None, 10]) == 4
@@ -367,6 +369,257 @@ def test_a_column_or_expression_that_does_not_exist_is_the_users_mistake():
         )
     with pytest.raises(UserError, match=r"a-claim.*acuracy"):
         judged(claim("bound", {"low": 0}, value="acuracy"), seeds([0.9]))
+
+
+# -- speech ------------------------------------------------------------------------------------------------------------
+
+SPEAKERS = np.repeat(["a", "b", "c", "d", "e"], 20)
+
+
+def run_of(rates, seed=0, **given):
+    """A run that has so many of ten words wrong in each utterance, and as many of a hundred frames."""
+    row = synthetic.speech_record(seed=seed, rate=0.1, **given)
+    wrong = np.broadcast_to(np.asarray(rates), len(SPEAKERS))
+    nothing = np.zeros(len(SPEAKERS), int)
+    rows = {"run_id": row["run_id"], "utterance": [f"u{i:03d}" for i in range(len(SPEAKERS))], "speaker": SPEAKERS,
+            "words": 10, "substitutions": wrong, "deletions": nothing, "insertions": nothing, "frames": 100,
+            "frame_errors": wrong}  # fmt: skip
+    return row | {
+        "wer": wrong.mean() / 10,
+        "frame_error": wrong.mean() / 100,
+        "utterances": pd.DataFrame(rows),
+    }
+
+
+def drawn(seed, rate=0.1):
+    return np.random.default_rng(seed).binomial(10, rate, len(SPEAKERS))
+
+
+def spoken(kind, tolerance, rows, published=None, utterances=None, **given):
+    entry = claim(kind, tolerance, **{"value": "wer", "resample": "speakers"} | given)
+    utterances = synthetic.utterances(rows) if utterances is None else utterances
+    published = synthetic.published() if published is None else published
+    return verdicts.judge_all([entry], published, synthetic.runs(rows), None, utterances)
+
+
+def word_errors(row):
+    table = row["utterances"]
+    return wer.WordErrors(
+        *(table[n].to_numpy() for n in ("substitutions", "deletions", "insertions", "words"))
+    )
+
+
+SIXTEEN, FOUR = {"method": "averaging", "workers": 16}, {"workers": 4}
+
+
+def test_a_difference_over_speakers_is_that_of_the_pairwise_bootstrap():
+    ours = [run_of(drawn(seed), seed, workers=16) for seed in range(3)]
+    base = [run_of(drawn(seed + 9), seed, workers=4) for seed in range(3)]
+    row = only(spoken("bound", {"low": 0}, [*ours, *base], select=SIXTEEN, against=FOUR, pair=["seed"]))
+    expected = wer.compare([word_errors(r) for r in base], [word_errors(r) for r in ours], SPEAKERS)
+    assert (row["ours"], row["ci_low"], row["ci_high"]) == pytest.approx(
+        (expected.value, expected.low, expected.high)
+    )
+    assert "95 % interval over 5 speakers and 3 seeds" in row["reason"] and row["verdict"] == "inconclusive"
+
+
+def test_a_level_over_speakers_is_the_interval_of_its_run():
+    run = run_of(drawn(0), workers=16)
+    row = only(spoken("bound", {"high": 50}, [run], value="100 * wer", select=SIXTEEN))
+    expected = wer.interval(word_errors(run), SPEAKERS)
+    assert (row["ours"], row["ci_low"], row["ci_high"]) == pytest.approx(
+        (100 * expected.value, 100 * expected.low, 100 * expected.high)
+    )
+    assert "5 speakers, one seed" in row["reason"]
+
+
+def test_only_pairs_of_seeds_count_where_the_claim_pairs_them():
+    rows = [
+        run_of(2, 0, workers=16),
+        run_of(9, 7, workers=16),
+        run_of(1, 0, workers=4),
+        run_of(1, 3, workers=4),
+    ]
+    how = {"select": SIXTEEN, "against": FOUR}
+    assert only(spoken("bound", {"low": 0}, rows, **how, pair=["seed"]))["ours"] == pytest.approx(0.1)
+    assert only(spoken("bound", {"low": 0}, rows, **how))["ours"] == pytest.approx(0.45)
+    row = only(spoken("bound", {"low": 0}, rows[1:], **how, pair=["seed"]))
+    assert row["verdict"] == "not run" and "no seed that all groups have" in row["reason"]
+
+
+def test_the_repeats_of_a_seed_are_one_value_over_speakers():
+    rows = [run_of(1, 0, workers=16), run_of(3, 0, workers=16, repeat=1), run_of(5, 1, workers=16)]
+    assert only(spoken("bound", {"low": 0}, rows, select=SIXTEEN))["ours"] == pytest.approx((0.2 + 0.5) / 2)
+
+
+def test_frame_errors_are_resampled_too():
+    rows = [run_of(3, workers=16), run_of(2, workers=4)]
+    row = only(
+        spoken("equality", {"absolute": 2}, rows, value="100 * frame_error", select=SIXTEEN, against=FOUR)
+    )
+    # every utterance has the same errors, so that no resample differs
+    assert (row["ours"], row["ci_low"], row["ci_high"]) == pytest.approx((1.0, 1.0, 1.0))
+    assert row["verdict"] == "shape holds" and row["unit"] == "difference of frame error in points"
+    row = only(spoken("equality", {"relative": 0.6}, rows, select=SIXTEEN, against=FOUR, contrast="ratio"))
+    assert row["ours"] == pytest.approx(1.5) and row["verdict"] == "shape holds"
+
+
+def test_an_order_over_speakers():
+    cases = [{"label": f"m={m}", "select": {"workers": m}} for m in (4, 16)]
+    rows = [run_of(2, workers=16), run_of(1, workers=4)]
+    how = {"cases": cases, "select": {"method": "averaging"}}
+    row = only(spoken("order", {}, rows, **how, direction="increasing"))
+    assert (row["verdict"], row["ours"]) == ("shape holds", pytest.approx(0.1))
+    assert "m=4: 0.1, m=16: 0.2" in row["reason"] and "over 5 speakers" in row["reason"]
+    assert only(spoken("order", {}, rows, **how, direction="decreasing"))["verdict"] == "not reproduced"
+
+
+def test_a_trend_over_speakers_has_an_interval():
+    how = {"select": {"method": "averaging"}, "along": "workers", "direction": "increasing"}
+    plain = [run_of(m, workers=m) for m in (2, 4, 8)]
+    row = only(spoken("trend", {"spearman": 1.0}, plain, **how))
+    assert (row["verdict"], row["ours"], row["ci_low"]) == ("shape holds", 1.0, 1.0)
+    noisy = [run_of(drawn(m), workers=m) for m in (2, 4, 8)]
+    row = only(spoken("trend", {"spearman": 1.0}, noisy, **how))
+    assert row["verdict"] == "inconclusive" and row["ci_low"] < 0 < row["ci_high"] == 1.0
+    falling = [run_of(10 - m, workers=m) for m in (2, 4, 8)]
+    assert only(spoken("trend", {"spearman": 1.0}, falling, **how))["verdict"] == "not reproduced"
+
+
+CORNERS = [
+    {"label": f"{optimizer} at {workers}", "select": {"optimizer": optimizer, "workers": workers}}
+    for optimizer in ("sgd", "ng_sgd")
+    for workers in (16, 1)
+]
+
+
+def corners(sgd_16, sgd_1, ng_16, ng_1, seed=0):
+    values = ((("sgd", 16), sgd_16), (("sgd", 1), sgd_1), (("ng_sgd", 16), ng_16), (("ng_sgd", 1), ng_1))
+    return [run_of(rate, seed, optimizer=o, workers=m) for (o, m), rate in values]
+
+
+def test_an_interaction_is_a_difference_of_differences():
+    how = {"cases": CORNERS, "select": {"method": "averaging"}}
+    row = only(spoken("interaction", {"low": 0}, corners(5, 1, 2, 1), **how, value="100 * wer"))
+    assert (row["ours"], row["ci_low"], row["ci_high"]) == pytest.approx((30, 30, 30))
+    assert row["verdict"] == "shape holds" and row["unit"] == "difference of differences of wer in points"
+    assert "sgd at 16: 50, sgd at 1: 10, ng_sgd at 16: 20, ng_sgd at 1: 10" in row["reason"]
+    assert only(spoken("interaction", {"low": 0}, corners(2, 1, 5, 1), **how))["verdict"] == "not reproduced"
+    assert only(spoken("interaction", {"low": 0}, corners(5, 1, 2, 1)[:3], **how))["verdict"] == "not run"
+
+
+def test_an_interaction_by_pairs_needs_no_utterances():
+    rows = [*corners(5, 1, 2, 1), *corners(6, 2, 3, 2, seed=1), *corners(9, 1, 1, 1, seed=2)[:3]]
+    entry = claim("interaction", {"low": 0.25}, value="wer", cases=CORNERS, select={"method": "averaging"},
+                  pair=["seed"])  # fmt: skip
+    row = only(judged(entry, rows))
+    assert (row["ours"], row["ci_low"], row["ci_high"]) == pytest.approx((0.3, 0.3, 0.3))
+    assert row["verdict"] == "shape holds" and "range of 2" in row["reason"]
+
+
+def test_a_diverged_run_counts_as_its_constant_rate():
+    lost = run_of(0, 1, workers=16) | {"status": "diverged", "wer": None}
+    rows = [run_of(2, 0, workers=16), {k: v for k, v in lost.items() if k != "utterances"}]
+    how = {"select": SIXTEEN, "value": "100 * wer"}
+    row = only(spoken("bound", {"low": 30}, rows, **how, diverged_as=100))
+    assert row["ours"] == pytest.approx(60) and "1 of 2 runs diverged, counted as 100" in row["reason"]
+    row = only(spoken("bound", {"low": 30}, rows, **how))
+    assert row["ours"] == pytest.approx(20) and "1 of 2 runs diverged, left out" in row["reason"]
+    alone = only(spoken("bound", {"low": 30}, rows[1:], **how, diverged_as=100))
+    assert (alone["ours"], alone["ci_low"], alone["verdict"]) == (100, 100, "shape holds")
+
+
+def test_runs_without_utterances_are_left_out_and_told():
+    rows = [run_of(2, 0, workers=16), run_of(9, 1, workers=16)]
+    row = only(spoken("bound", {"low": 0}, rows, select=SIXTEEN, utterances=synthetic.utterances(rows[:1])))
+    assert row["ours"] == pytest.approx(0.2) and "1 of 2 runs without utterances, left out" in row["reason"]
+    row = only(spoken("bound", {"low": 0}, rows, select=SIXTEEN, utterances=synthetic.utterances([])))
+    assert row["verdict"] == "not run" and "2 of 2 runs without utterances" in row["reason"]
+
+
+def test_runs_on_other_utterances_are_not_compared():
+    rows = [run_of(2, workers=16), run_of(1, workers=4)]
+    rows[1]["utterances"] = rows[1]["utterances"].iloc[:50]
+    row = only(spoken("bound", {"low": 0}, rows, select=SIXTEEN, against=FOUR))
+    assert row["verdict"] == "not run" and "different utterances" in row["reason"]
+
+
+@pytest.mark.parametrize("value", ["accuracy", "wer + frame_error", "1 - wer"])
+def test_only_rates_that_utterances_give_are_resampled(value):
+    with pytest.raises(
+        UserError, match=r"a-claim: value: got '.*'; allowed with resample: wer or 100 \* wer"
+    ):
+        spoken("bound", {"low": 0}, [run_of(2, workers=16)], value=value)
+
+
+def test_data_sets_are_judged_apart():
+    rows = [run_of(2, workers=16), run_of(4, workers=16, dataset="generated_words", data_kind="generated")]
+    table = spoken("bound", {"high": 0.3}, rows, select=SIXTEEN).set_index("dataset")
+    assert dict(table["verdict"]) == {"an4": "shape holds", "generated_words": "not reproduced"}
+    assert "on generated speech" in table.loc["generated_words", "reason"]
+    assert "generated" not in table.loc["an4", "reason"]
+
+
+def test_data_sets_are_never_set_against_each_other():
+    rows = [run_of(2, workers=16), run_of(4, workers=16, dataset="generated_words", data_kind="generated")]
+    how = {"select": {"dataset": "an4"}, "against": {"dataset": "generated_words"}}
+    row = only(spoken("bound", {"low": 0}, rows, **how))
+    assert row["verdict"] == "not comparable here" and "one data set against another" in row["reason"]
+
+
+def test_an_identity_holds_over_all_data_sets():
+    entry = claim("exact", {}, "reproduced", value="sent_bytes_total", equals="sent_bytes_predicted")
+    row = only(judged(entry, [*seeds([0.9]), run_of(2, workers=16, data_kind="generated")]))
+    assert (row["verdict"], row["dataset"]) == ("reproduced", "fashion_mnist, an4")
+
+
+def test_generated_speech_never_reproduces_the_papers_number():
+    rows = [run_of(2, workers=16, data_kind="generated")]
+    row = only(spoken("bound", {"low": 0}, rows, holds_as="reproduced", select=SIXTEEN))
+    assert row["verdict"] == "shape holds"
+
+
+def test_a_published_word_error_rate_finds_its_condition():
+    rows = [run_of(1, workers=16), run_of(2, workers=16, init="random"), run_of(3, workers=16, sync_period=20),
+            run_of(4, workers=16, optimizer="sgd"), run_of(5, workers=16, schedule="newbob"), run_of(6, workers=8),
+            run_of(7, workers=1), run_of(8, workers=1, method="sequential", seed=1)]  # fmt: skip
+    names = ("w16-k10", "w16-k20", "w16-sgd", "w16-newbob", "w8", "w1")
+    entry = claim("published_value", {"absolute": 0.5}, "reproduced", [f"avg-wer-swb-{name}" for name in names],
+                  value="100 * wer", resample="speakers", select={"paper": "averaging"},
+                  match=["workers", "sync_period", "optimizer", "init", "schedule"])  # fmt: skip
+    table = verdicts.judge_all(
+        [entry], synthetic.published(), synthetic.runs(rows), None, synthetic.utterances(rows)
+    )
+    found = {
+        name.rpartition("swb-")[2]: ours for name, ours in zip(table["claim_id"], table["ours"], strict=True)
+    }
+    # one worker averages with nobody: its period is not looked at, whether it has one or not
+    assert found == pytest.approx(
+        {"w16-k10": 10, "w16-k20": 30, "w16-sgd": 40, "w16-newbob": 50, "w8": 60, "w1": 75}
+    )
+
+
+def test_numbers_obtained_elsewhere_stand_beside_ours_without_a_verdict():
+    entry = claim("published_value", {"absolute": 99}, "reproduced", ["avg-wer-swb-w16-k10", "avg-wer-swb-w8"],
+                  needs={"elsewhere": "printed for Switchboard"}, value="100 * wer", resample="speakers",
+                  match=["workers", "sync_period"])  # fmt: skip
+    rows = [run_of(2, workers=16)]
+    table = verdicts.judge_all(
+        [entry], synthetic.published(), synthetic.runs(rows), None, synthetic.utterances(rows)
+    )
+    assert set(table["verdict"]) == {"not comparable here"}
+    first, second = table.to_dict("records")
+    assert (first["published"], first["ours"], first["unit"]) == ("15.1", pytest.approx(20), "%")
+    assert first["reason"].startswith("printed for Switchboard; 95 % interval over 5 speakers")
+    assert "allowed" not in first["reason"]
+    assert np.isnan(second["ours"]) and second["reason"] == "printed for Switchboard"
+
+
+def test_a_claim_on_speech_that_is_there_but_not_so_says_what_is_missing():
+    row = only(
+        spoken("bound", {"low": 0}, [run_of(2, workers=16)], needs={"speech": True}, select={"workers": 64})
+    )
+    assert row["verdict"] == "not run" and "workers=64" in row["reason"]
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------
@@ -393,7 +646,7 @@ def test_the_projects_own_claims_are_judged_and_every_number_resolves(root, tmp_
     table = verdicts.make_claims(runs, synthetic.timings(runs), tmp_path / "claims.csv", root / "config")
     assert set(table["verdict"]) <= set(verdicts.VERDICTS)
     assert {claim_id.split("/")[0] for claim_id in table["claim_id"]} == {entry.id for entry in claims}
-    assert not table.duplicated(["claim_id", "evidence"]).any()
+    assert not table.duplicated(["claim_id", "evidence", "dataset"]).any()
     assert (table.loc[table["evidence"] == "projected", "verdict"] != "reproduced").all()
     assert (table.loc[table["verdict"] == "not run", ["reason", "command"]].notna()).all(axis=None)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "claims.parquet"), table)

@@ -15,7 +15,9 @@ from implementations.codehash import code_hash
 from implementations.errors import UserError
 from implementations.workflow import leave_outcome
 
-TABLES = ("speedup", "time_split", "accuracy", "volume", "tuning", "validation", "runs", "failures")
+TABLES = (
+    "speedup", "time_split", "accuracy", "wer", "volume", "tuning", "validation", "fitted", "loss", "runs", "failures",
+)  # fmt: skip
 RESULTS = Path("results")
 
 
@@ -103,6 +105,8 @@ def main() -> int:
         table(args.out)
     else:
         write(args.out)
+        if args.verb == "collect":
+            write(Path(args.out).with_name("utterances.parquet"))
     return 0
 
 

@@ -91,6 +91,20 @@ def world(tmp_path):
     return World(tmp_path)
 
 
+def test_a_stand_in_is_trained_on_where_data_cannot_be_had(world):
+    world.change("datasets/digits/card.yaml", "name: digits\n", "name: digits\nstand_in: fashion_mnist\n")
+    (world.folder / "fail").write_text("prepare")
+    data = world.start("data")
+    assert data.returncode == 0 and "prepare was told to fail" in data.stdout
+    (world.folder / "fail").write_text("")
+    answer = world.start()
+    assert answer.returncode == 0, answer.stdout
+    assert "digits cannot be had here: fashion_mnist stands in" in answer.stdout
+    trained = world.trained()
+    assert len(trained) == 6 and all("_fashion_mnist_" in run_id for run_id in trained)
+    assert world.jobs().get("run", 0) == 0  # and so it stays
+
+
 def methods_of(run_ids: list[str]) -> set[str]:
     return {"data_parallel" if name.startswith("data_parallel") else name.split("_")[0] for name in run_ids}
 

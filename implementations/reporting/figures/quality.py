@@ -19,8 +19,8 @@ OVERSUBSCRIBED = "*"  # more workers than cores
 METRIC_LABELS = {
     "accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
-    "wer": "word error rate",
-    "frame_error": "frame error",
+    "wer": "word error rate (share)",
+    "frame_error": "frame error (share)",
 }
 
 
@@ -113,6 +113,10 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
     # gradients are exchanged at every step: the period is one
     every_step = (runs["method"] == "data_parallel").fillna(False).astype(bool)
     runs = runs.assign(sync_period=runs["sync_period"].mask(every_step, 1))
+    # the end of an epoch is an average too: no period is longer
+    epoch = (runs["steps"] // runs["epochs_done"].fillna(runs["epochs"])).astype("Int64")
+    too_long = (runs["sync_period"] > epoch).fillna(False).astype(bool)
+    runs["sync_period"] = runs["sync_period"].mask(too_long, epoch)
     averaging = runs[runs["sync_period"].notna()]
     # the number of workers that was run with the most periods; one worker sends nothing
     several = averaging[averaging["workers"] > 1]
@@ -196,6 +200,7 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
             "by the ledger; the line is the closed form, which was predicted before the run: 2 (m - 1) / m times the "
             "parameters' bytes for each average of m workers, one at the end of each epoch included. Quality: mean "
             "over seeds, bars are their range. Gradients are exchanged at every step: K=1 (drawn a little apart). "
+            + (f"K={int(data['sync_period'].max())} is once an epoch. " if too_long.any() else "")
             + configurations(data)
         ),
         alt="; ".join(

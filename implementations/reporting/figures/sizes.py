@@ -8,6 +8,7 @@ import matplotlib
 import pandas as pd
 
 from implementations.reporting.figures import style
+from implementations.reporting.figures.conditions import most_frequent
 from implementations.reporting.figures.quality import METRIC_LABELS
 from implementations.reporting.figures.speedup import THIS_HOST
 from implementations.reporting.tables import (
@@ -17,6 +18,7 @@ from implementations.reporting.tables import (
     speedup_table,
     volume_table,
 )
+from implementations.reporting.wordtable import corpus_name
 
 KEYS = ["evidence", "method", "dataset", "data_size", "model", "model_params", "workers"]
 
@@ -30,15 +32,17 @@ def sizes_figures(
     """
     drawn = []
     for dataset in sorted(set(runs["dataset"].dropna())):
-        here = runs[runs["dataset"] == dataset]
+        here = most_frequent(runs[runs["dataset"] == dataset], ["optimizer", "recipe"])
+        kind = here["data_kind"].iloc[0]
+        name = dataset if pd.isna(kind) else corpus_name(dataset, kind)
         suffix = "" if runs["dataset"].nunique() == 1 else f"_{dataset}"
         own = timings[timings["run_id"].isin(here["run_id"])] if len(timings) else timings
         drawn += [
             figure
             for figure in (
-                _speedups(speedup_table(here, own), dataset, suffix, paper, cluster, tier),
-                _volumes(volume_table(here), dataset, suffix, paper, tier),
-                _quality(accuracy_table(here), dataset, suffix, paper, tier),
+                _speedups(speedup_table(here, own), name, suffix, paper, cluster, tier),
+                _volumes(volume_table(here), name, suffix, paper, tier),
+                _quality(accuracy_table(here), name, suffix, paper, tier),
             )
             if figure is not None
         ]
@@ -153,7 +157,10 @@ def _grid(
     return style.Drawn(
         name=name,
         title=title,
-        caption=f"Evidence: {', '.join(kinds)}. {note}Rows: training samples in total; columns: networks.",
+        caption=(
+            f"Evidence: {', '.join(kinds)}; {title.partition(', ')[2]}. {note}"
+            "Rows: training samples in total; columns: networks."
+        ),
         alt=f"{title}: {len(sizes)} x {len(models)} small plots of {unit} against workers.",
         figure=figure,
         data=data,

@@ -121,16 +121,19 @@ def _series(method: str, evidence: str, cluster: Any) -> str:
 def main_configuration(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the most frequent data set, sizes and training, so that one curve is one experiment.
 
-    Of those, the rows of the most frequent all-reduce algorithm and the rows without one (sequential training).
+    Of those, the rows of the most frequent all-reduce algorithm and way to mix, and the rows without one (sequential
+    training).
     """
     if not len(rows):
         return rows
-    keys = [name for name in ("dataset", "data_size", "model", "epochs", "minibatch") if name in rows]
+    names = ("dataset", "data_size", "model", "epochs", "minibatch", "optimizer")
+    keys = [name for name in names if name in rows and rows[name].notna().any()]
     code = rows.groupby(keys, dropna=False).ngroup()
     rows = rows[code == code.mode().iloc[0]]
-    if "algorithm" in rows and rows["algorithm"].notna().any():
-        common = rows["algorithm"].mode().iloc[0]
-        rows = rows[rows["algorithm"].isna() | (rows["algorithm"] == common).fillna(False)]
+    for name in ("algorithm", "mixing"):
+        if name in rows and rows[name].notna().any():
+            common = rows[name].mode().iloc[0]
+            rows = rows[rows[name].isna() | (rows[name] == common).fillna(False)]
     return rows
 
 

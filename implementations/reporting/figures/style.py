@@ -40,6 +40,9 @@ METHOD_LABELS = {
     "spark": "Spark",
     "local_sgd": "local SGD",
 }
+# Where all runs are of one method, colours say the optimiser; none is a method's (Tol's muted colours).
+OPTIMIZER_COLOURS = {"ng_sgd": "#332288", "sgd": "#999933"}
+OPTIMIZER_LABELS = {"ng_sgd": "NG-SGD", "sgd": "plain SGD"}
 EVIDENCE_MARKERS = {"measured": "o", "simulated": "s", "projected": "D", "fitted": "v", "published": "*"}
 
 # Parts of the time are greys with hatches: they print, and take no method's colour.
@@ -50,6 +53,16 @@ PART_STYLES = {
     "eval_s": ("evaluation", "#F2F2F2", "||||"),
     "other_s": ("other", "#9A9A9A", "xxxx"),
     "uncovered_s": ("not covered", "#FFFFFF", ""),
+}
+
+# Parts of a lost efficiency; communication looks as it does among the parts of the time.
+LOSS_STYLES = {
+    "communication": PART_STYLES["comm_s"],
+    "slower program": ("slower program", "#4D4D4D", ""),
+    "serial part": ("not divided", "#C9C9C9", ""),
+    "waiting for the slowest": ("waiting for the slowest", "#9A9A9A", "xxxx"),
+    "slower steps": ("slower steps", "#F2F2F2", "||||"),
+    "whole steps": ("whole steps", "#F2F2F2", "...."),
 }
 
 MARK_TINT = "#555555"  # of marks in a key, where colours say the method
@@ -91,11 +104,12 @@ class Drawn:
     data: pd.DataFrame
     command: str = ""
     paper: str = ""
+    section: str = ""  # of the paper's part of the page; "" is the first
     files: dict[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """All but the picture, for the figures' index."""
-        names = ("paper", "name", "title", "caption", "alt", "command")
+        names = ("paper", "section", "name", "title", "caption", "alt", "command")
         return {name: getattr(self, name) for name in names} | {"files": self.files}
 
 
@@ -107,6 +121,16 @@ def colour(method: str) -> str:
 def label(method: str) -> str:
     """The method's name in words."""
     return METHOD_LABELS.get(method, str(method).replace("_", " "))
+
+
+def optimizer_colour(optimizer: str) -> str:
+    """The optimiser's colour, the same in every figure that tells optimisers apart."""
+    return OPTIMIZER_COLOURS.get(optimizer, OTHER_COLOUR)
+
+
+def optimizer_label(optimizer: str) -> str:
+    """The optimiser's name in words."""
+    return OPTIMIZER_LABELS.get(optimizer, str(optimizer).replace("_", " "))
 
 
 def new_figure(
@@ -166,8 +190,13 @@ def ideal_key() -> Line2D:
     return Line2D([], [], **IDEAL)
 
 
-def key_above(figure: Figure, title: str, handles: list[Any], most_columns: int = 4) -> None:
-    """The figure's title, and under it the key of colours; both stay clear of the plots."""
+def key_above(
+    figure: Figure, title: str, handles: list[Any], most_columns: int = 4, handle_length: float = 1.6
+) -> None:
+    """The figure's title, and under it the key of colours; both stay clear of the plots.
+
+    ``handle_length``: in letters; dashes with a mark need more.
+    """
     with matplotlib.rc_context(RC):
         legend = figure.legend(
             handles=handles,
@@ -175,7 +204,7 @@ def key_above(figure: Figure, title: str, handles: list[Any], most_columns: int 
             ncols=_columns([str(handle.get_label()) for handle in handles], figure, most_columns),
             title=title,
             title_fontsize=13,
-            handlelength=1.6,
+            handlelength=handle_length,
         )
         legend.get_title().set_fontweight("bold")
 
@@ -229,7 +258,10 @@ def byte_unit(largest: float) -> tuple[float, str]:
 
 def say_empty(axes: Axes, text: str) -> None:
     """Say in the plot itself that there is nothing to draw."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", wrap=True, color="#555555")
+    axes.text(
+        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", wrap=True, color="#555555",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},
+    )  # fmt: skip
 
 
 def save(drawn: Drawn, folder: Path) -> dict[str, str]:
