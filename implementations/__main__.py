@@ -229,7 +229,8 @@ def _losses(timings: Any) -> Any:
 def _claims(args: argparse.Namespace) -> None:
     from implementations.reporting import make_claims
 
-    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args))
+    tier = _settings(args).tier
+    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args), tier=tier)
 
 
 def _tables(args: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 
 from implementations.errors import UserError
+from implementations.record import identity
 from implementations.reporting.columns import record_schema, to_frame, to_table
 from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
 from implementations.reporting.utterances import SCHEMA
@@ -110,5 +111,4 @@ def _stand_in(item: Any, results_dir: Path, status: str, reason: str) -> dict[st
     if isinstance(item, str):
         found = _RUN_ID.search(run_id)
         return row | (found.groupdict() if found else {})
-    values = item.to_json()
-    return values | values.get("method_params", {}) | {"model": item.model_label} | row
+    return identity(item) | row

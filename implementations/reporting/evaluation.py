@@ -210,7 +210,10 @@ class Task:
         )
 
     def _levels(self, groups: list[pd.DataFrame]) -> str:
-        """The cases with their means."""
+        """The cases with their means, of what all have where the claim compares pairs."""
+        if pair := self.how.get("pair"):
+            shared = reduce(set.intersection, (set(map(tuple, rows[pair].to_numpy())) for rows in groups))
+            groups = [rows[[one in shared for one in map(tuple, rows[pair].to_numpy())]] for rows in groups]
         cases = zip(self.how["cases"], groups, strict=True)
         return ", ".join(
             f"{case['label']}: {self._summary(rows['value']).centre:.4g}" for case, rows in cases

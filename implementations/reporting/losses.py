@@ -56,7 +56,9 @@ def loss_table(losses: pd.DataFrame | None) -> pd.DataFrame:
         for part, minutes, share in zip(parts["part"], parts["minutes"], parts["share_of_lost"], strict=True):
             row[f"{part.replace(' ', '_')}_min"] = float(minutes)
             if part == COMMUNICATION:
-                row["communication_pct"] = 100 * float(share)
+                row["communication_pct"] = min(
+                    100.0, 100 * float(share)
+                )  # other parts may be a little below 0
         rows.append(row)
     return typed(pd.DataFrame(rows, columns=LOSS_TABLE_COLUMNS))
 

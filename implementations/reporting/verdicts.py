@@ -20,6 +20,7 @@ from implementations.reporting.claims import CONFIG, Claim, load_claims, load_pu
 from implementations.reporting.columns import as_runs, is_speech
 from implementations.reporting.evaluation import NothingToJudge, Outcome, Task, is_in
 from implementations.reporting.files import write_table
+from implementations.reporting.grouping import command_for
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.utterances import Utterances, as_utterances
 
@@ -55,14 +56,20 @@ def make_claims(
     out: str | Path = "reports/tables/claims.csv",
     config_dir: str | Path = CONFIG,
     utterances: pd.DataFrame | str | Path | None = None,
+    tier: str | None = None,
 ) -> pd.DataFrame:
     """Judge every claim of ``config_dir`` and write ``out`` and a parquet beside it.
 
-    ``utterances``: ``utterances.parquet``, or its rows; without it no claim can be judged over speakers.
+    ``utterances``: ``utterances.parquet``, or its rows; without it no claim can be judged over speakers. ``tier``: of
+    the runs; what was judged names the command of that tier, as another would give other numbers.
     """
     runs, timings = as_runs(runs), as_timings(timings)
     claims, published = load_claims(config_dir), load_published(config_dir)
     table = judge_all(claims, published, runs, timings, as_utterances(utterances))
+    if tier:
+        with_it = {claim.id for claim in claims if tier in claim.body["needs"]["tiers"]}
+        own = table["claim_id"].str.partition("/")[0].isin(with_it) | table["ours"].notna()
+        table.loc[own, "command"] = [command_for(paper, tier) for paper in table.loc[own, "paper"]]
     write_table(table, Path(out))
     return table
 

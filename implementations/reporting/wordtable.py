@@ -42,6 +42,8 @@ _PRINTED_SETTINGS = {
     "momentum": 0.0,
     "newbob_start_below": 0.005,
     "newbob_stop_below": 0.001,
+    "rbm_gaussian_epochs": 2,
+    "rbm_bernoulli_epochs": 1,
 }
 
 _ORDER = ["paper", "evidence", "data_kind", "dataset", "data_size", "model_params", "optimizer", "init", "schedule",

@@ -52,7 +52,7 @@ def test_a_licensed_corpus_is_refused_until_it_is_prepared():
 def test_a_stand_in_takes_the_place_of_what_cannot_be_had():
     catalog = Catalog.installed()
     replaced = dataclasses.replace(
-        catalog, stand_ins={"an4": "generated_words"}, datasets={**catalog.datasets, "generated_words": 20000}
+        catalog, stand_ins={"an4": "generated_words"}, datasets={**catalog.datasets, "generated_words": 12000}
     )
     points = [
         p for p in load(CONFIG / "config.yaml", replaced).points if p.model.get("activation") == "sigmoid"
@@ -155,7 +155,7 @@ def test_the_identity_of_period_one_stays_where_rounding_cannot_grow(tiers, tier
 
 
 def test_the_licensed_corpus_is_only_projected(tiers):
-    assert Catalog.installed().licensed == {"switchboard"}
+    assert "switchboard" in Catalog.installed().licensed
     assert "switchboard" not in {name for settings in tiers.values() for name in settings.datasets}
 
 

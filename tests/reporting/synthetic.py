@@ -421,8 +421,9 @@ def speech_record(**given: Any) -> dict[str, Any]:
     } | given
     optimizer, workers = values["optimizer"], values.get("workers", 4)
     values.setdefault("lr", RATES[optimizer])
-    recipe = RECIPES[optimizer] | SCHEDULES[values["schedule"]] | values.pop("settings", {})
+    recipe = RECIPES[optimizer] | SCHEDULES[values["schedule"]]
     recipe |= {"rbm_gaussian_epochs": 2} if values["init"] == "rbm" else {}
+    recipe |= values.pop("settings", {})
     values |= {"recipe": json.dumps(recipe, sort_keys=True)}
     values |= {
         name: recipe.get(name) for name in ("reduction", "momentum", "max_change_rule", "ng_update_period")

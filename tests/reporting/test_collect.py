@@ -164,3 +164,13 @@ def test_tables_written_before_there_was_speech_are_read(results_dir, tmp_path):
     old.to_parquet(tmp_path / "old.parquet")
     found = as_runs(tmp_path / "old.parquet")
     assert list(found.columns) == list(types()) and found["data_kind"].isna().all()
+
+
+def test_a_missing_record_has_the_recipe_as_a_record_has_it(tmp_path):
+    point = Point("averaging", "averaging", "an4", {"name": "fc", "hidden": [64], "activation": "sigmoid"}, 4,
+                  "simulated", 7, optimizer="ng_sgd", init="rbm",
+                  recipe={"max_change_rule": "author", "reduction": "sum"})  # fmt: skip
+    found = collect([point], tmp_path).iloc[0]
+    recipe = json.loads(found["recipe"])
+    assert (recipe["max_change_rule"], recipe["reduction"]) == ("author", "sum")
+    assert (found["max_change_rule"], found["reduction"], found["mixing"]) == ("author", "sum", "allreduce")

@@ -660,3 +660,80 @@ def test_the_main_condition_is_the_most_frequent(words):
     assert set(several["lr_scaling"]) == {"linear"}
     assert not main.duplicated(["optimizer", "init", "workers", "lr"]).any()
     assert set(conditions.quality_rows(words)["evidence"]) == {"simulated"}
+
+
+def speech_words(rows):
+    frame = synthetic.runs(rows)
+    return frame, wer_table(frame, synthetic.utterances(rows), synthetic.published(), "default")
+
+
+def test_settings_that_were_run_longer_than_the_rest_are_compared_among_themselves():
+    short = [synthetic.speech_record(workers=w, seed=s, epochs=3) for w in (1, 4, 8, 16) for s in range(3)]
+    long = [synthetic.speech_record(workers=16, seed=s, epochs=8, mixing=mixing)
+            for mixing in ("allreduce", "butterfly") for s in range(2)]  # fmt: skip
+    _, words = speech_words(short + long)
+    drawn = {one.name: one for one in speech_errors.settings_figures(words, "averaging")}
+    data = drawn["speech_mixing"].data
+    assert set(data["epochs"]) == {8} and sorted(data["mixing"]) == ["allreduce", "butterfly"]
+
+
+def test_schedules_are_compared_at_one_length_and_one_pretraining():
+    def rows(seeds, epochs, **settings):
+        return [synthetic.speech_record(workers=16, seed=seed, epochs=epochs, settings=settings)
+                for seed in range(seeds)]  # fmt: skip
+
+    _, words = speech_words(
+        rows(3, 3) + rows(2, 3, rbm_gaussian_epochs=8) + rows(2, 8) + rows(2, 8, lr_final=0.1)
+    )
+    drawn = {one.name: one for one in speech_errors.settings_figures(words, "averaging")}
+    data = drawn["speech_schedule"].data
+    labels = [label.replace("\n", " ") for label in data["label"]]
+    assert labels == ["exponential, final 0.01", "exponential, final 0.1"] and set(data["epochs"]) == {8}
+
+
+def test_the_period_of_speech_is_shown_at_the_main_rate_alone():
+    rows = [
+        synthetic.speech_record(workers=16, sync_period=k, seed=s, lr=0.32) for k in (5, 10) for s in range(3)
+    ]
+    rows += [synthetic.speech_record(workers=16, seed=s, lr=0.08) for s in range(2)]
+    frame = synthetic.runs(rows)
+    drawn = figures.paper_figures(
+        frame, synthetic.timings(frame), synthetic.published(), None, None, "averaging"
+    )
+    period = next(one for one in drawn if one.name == "period")
+    ten = frame[(frame["sync_period"] == 10) & (frame["lr"] == 0.32)]
+    assert float(rows_of(period.data, sync_period=10)["mean"].iloc[0]) == pytest.approx(ten["wer"].mean())
+    quality_axes = period.figure.axes[1]
+    assert quality_axes.get_ylabel() == "word error (%)"
+    assert quality_axes.yaxis.get_major_formatter()(0.125, None) == "12.5"
+    assert "mean of 3 seeds, bars are their range" in period.caption
+
+
+def test_values_above_the_axis_of_two_lines_do_not_cover_each_other():
+    axes = style.new_figure(5.2, 4.0)[1][0, 0]
+    for tint in ("red", "blue"):
+        lines.draw_beyond(axes, pd.Series([16.0]), pd.Series([98.0]), tint)
+    lines.draw_beyond(axes, pd.Series(dtype=float), pd.Series(dtype=float), "green")
+    heights = [text.xy[1] for text in axes.texts]
+    assert len(heights) == 2 and abs(heights[0] - heights[1]) >= 0.05
+
+
+def test_no_interval_of_what_is_shown_is_cut(on_speech):
+    drawn = on_speech["speech_workers"]
+    for axes, metric in zip(drawn.figure.axes, ("wer", "frame_error", "wer_minus_one_worker"), strict=True):
+        low, high = axes.get_ylim()
+        shown = drawn.data[100 * drawn.data[metric].astype(float) <= high]
+        assert 100 * shown[f"{metric}_low"].min() >= low and 100 * shown[f"{metric}_high"].max() <= high
+
+
+def test_every_published_loss_is_inside_the_plot():
+    rows = [synthetic.speech_record(workers=w, seed=s) for w in (1, 16) for s in range(2)]
+    _, words = speech_words(rows)
+    axes = speech_errors.workers_figure(words, synthetic.published(), "averaging").figure.axes[2]
+    left, right = axes.get_xlim()
+    drawn = [x for line in axes.lines if line.get_label().startswith("published") for x in line.get_xdata()]
+    assert drawn and left < min(drawn) and max(drawn) < right
+    assert left >= 0.5 * min(axes.get_xticks())
+    low, high = axes.get_ylim()
+    values = [y for line in axes.lines if line.get_label().startswith("published") for y in line.get_ydata()]
+    assert low < 0 and max(values) < high

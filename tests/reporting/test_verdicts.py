@@ -653,6 +653,19 @@ def test_the_projects_own_claims_are_judged_and_every_number_resolves(root, tmp_
     assert list(pd.read_csv(tmp_path / "claims.csv").columns) == verdicts.COLUMNS
 
 
+def test_what_was_judged_names_the_command_of_its_tier(root, tmp_path):
+    runs = synthetic.runs()
+    given = (runs, synthetic.timings(runs), tmp_path / "claims.csv", root / "config")
+    table = verdicts.make_claims(*given, tier="extended")
+    judged = table[table["ours"].notna()]
+    assert len(judged)
+    assert (judged["command"] == "snakemake --cores all averaging --configfile config/extended.yaml").all()
+    # in the default tier, what only another has keeps the command of that one
+    default = verdicts.make_claims(*given, tier="default").set_index("claim_id")["command"]
+    assert default["averaging-schedules-equal-words"].endswith("config/extended.yaml")
+    assert default["averaging-costs-words"] == "snakemake --cores all averaging"
+
+
 def test_without_results_every_claim_is_there_and_none_is_judged(root, tmp_path):
     table = verdicts.make_claims(None, None, tmp_path / "claims.csv", root / "config")
     assert set(table["verdict"]) <= {"not run", "not comparable here"}

@@ -100,6 +100,16 @@ def test_what_the_paper_printed_stands_beside_its_condition(words):
     assert printed(workers=1, minibatch=32) == (None, None)
 
 
+def test_another_pretraining_than_the_papers_has_no_printed_rate():
+    def printed(**settings):
+        rows = [synthetic.speech_record(workers=16, settings=settings)]
+        table = wordtable.wer_table(synthetic.runs(rows), synthetic.utterances(rows), synthetic.published())
+        return table["published_swb"].iloc[0]
+
+    assert printed(rbm_gaussian_epochs=2, rbm_bernoulli_epochs=1) == pytest.approx(0.151)
+    assert pd.isna(printed(rbm_gaussian_epochs=8, rbm_bernoulli_epochs=4))
+
+
 def test_the_papers_own_corpus_stands_beside_its_own_minibatch():
     rows = [synthetic.speech_record(workers=16, minibatch=m, seed=s, data_kind="licensed", dataset="switchboard")
             for m, seeds in ((1024, 1), (64, 3)) for s in range(seeds)]  # fmt: skip

@@ -93,7 +93,8 @@ def paper_figures(
     if len(speech):
         scaling = _first_of(speech, ("speech", "speech_ranks"), ("smoke",))
         trained = most_frequent(
-            _first_of(speech, ("speech",), ("smoke",)), ["optimizer", "init", "schedule", "recipe"]
+            _first_of(speech, ("speech",), ("smoke",)),
+            ["optimizer", "init", "schedule", "recipe", "lr", "epochs", "minibatch"],
         )
         own = [
             *_time_figures(scaling, timings, numbers, paper, tier),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pandas as pd
@@ -116,6 +117,10 @@ def intervals_told(rows: pd.DataFrame) -> str:
     kinds = [
         kind for kind in dict.fromkeys(rows["spread"].dropna()) if kind not in ("no value", "single value")
     ]
-    seeds = int(rows["n"].max()) if len(rows) else 0
-    mean = f"Mean of {seeds} seeds" if seeds > 1 else "One seed"
+    counts = sorted({int(count) for count in rows["n"].dropna() if count > 0})
+    most = counts[-1] if counts else 0
+    seeds = f"{counts[0]} to {most}" if counts and counts[0] != most else f"{most}"
+    mean = f"Mean of {seeds} seeds" if most > 1 else "One seed"
+    if len(kinds) > 1 and all(kind.endswith(" seeds") for kind in kinds):
+        kinds = list(dict.fromkeys(re.sub(r" and \d+ seeds$", " and the seeds", kind) for kind in kinds))
     return f"{mean}, bars: {' or '.join(kinds)}. " if kinds else f"{mean}. "

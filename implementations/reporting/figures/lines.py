@@ -74,12 +74,14 @@ def ceiling(values: pd.Series, slack: float = 5.0) -> float | None:
 
 
 def draw_beyond(axes: Axes, x: pd.Series, y: pd.Series, tint: str) -> None:
-    """Triangles at the top of a plot with the values that lie above it."""
+    """Triangles at the top of a plot with the values that lie above it, those of each line below the last one's."""
+    lines_before = sum(line.get_label() == "_beyond" and len(line.get_xdata()) > 0 for line in axes.lines)
+    height = 0.95 - 0.06 * lines_before
     look = {"color": tint, "transform": axes.get_xaxis_transform(), "label": "_beyond"}
-    axes.plot(x, np.full(len(x), 0.95), "^", **look)
+    axes.plot(x, np.full(len(x), height), "^", **look)
     for place, value in zip(x, y, strict=True):
         axes.annotate(
-            f"{value:.0f}", (place, 0.95), (-6, 0), xycoords=axes.get_xaxis_transform(), textcoords="offset points",
+            f"{value:.0f}", (place, height), (-6, 0), xycoords=axes.get_xaxis_transform(), textcoords="offset points",
             ha="right", va="center", color=tint, fontsize=style.SMALLEST_FONT,
         )  # fmt: skip
 

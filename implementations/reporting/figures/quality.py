@@ -7,6 +7,8 @@ from pathlib import Path
 
 import matplotlib
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
@@ -19,9 +21,16 @@ OVERSUBSCRIBED = "*"  # more workers than cores
 METRIC_LABELS = {
     "accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
-    "wer": "word error rate (share)",
-    "frame_error": "frame error (share)",
+    "wer": "word error (%)",
+    "frame_error": "frame error (%)",
 }
+
+
+def label_quality(axes: Axes, metric: str) -> None:
+    """Name the upright axis after a metric; errors are shares in the data and told in % here, as elsewhere."""
+    axes.set_ylabel(METRIC_LABELS.get(metric, metric))
+    if METRIC_LABELS.get(metric, "").endswith("(%)"):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
 
 
 def accuracy_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn:
@@ -58,7 +67,7 @@ def accuracy_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> 
             axes.set_title(_title(kind, here), fontsize=11)
         if not len(data):
             style.say_empty(grid[0, 0], "no accuracies yet")
-        grid[0, 0].set_ylabel(METRIC_LABELS.get(metric, metric))
+        label_quality(grid[0, 0], metric)
     style.key_above(figure, "Quality against workers", [style.colour_key(method) for method in methods])
     return style.Drawn(
         name="accuracy",
@@ -92,11 +101,18 @@ def _title(kind: str, rows: pd.DataFrame) -> str:
 
 def _seeds_told(kind: str, rows: pd.DataFrame) -> str:
     """How many seeds a point of this kind stands for, and what its bar is."""
-    most = int(rows["n"].max())
+    return f"{kind.capitalize()}: {spread_told(rows)}"
+
+
+def spread_told(rows: pd.DataFrame) -> str:
+    """How many seeds a point stands for, and what its bar is."""
+    most = rows["n"].max() if len(rows) else 0
+    if pd.isna(most) or most < 1:
+        return "none yet. "
     if most < 2:
-        return f"{kind.capitalize()}: one seed. "
-    spreads = sorted(set(rows["spread"]) - {"single value"})
-    return f"{kind.capitalize()}: mean of {most} seeds, bars are their {' or '.join(spreads)}. "
+        return "one seed. "
+    spreads = sorted(set(rows["spread"].dropna()) - {"single value", "no value"})
+    return f"mean of {int(most)} seeds, bars are their {' or '.join(spreads)}. "
 
 
 def _main_line(rows: pd.DataFrame) -> pd.DataFrame:
@@ -184,7 +200,7 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
             style.plain_log_axis(left.yaxis, (1, 2, 5))
         left.set_ylabel(f"sent per worker ({unit})")
         metric = data["metric"].dropna().iloc[0] if data["metric"].notna().any() else "accuracy"
-        right.set_ylabel(METRIC_LABELS.get(metric, metric))
+        label_quality(right, metric)
         left.set_title(f"bytes, {workers} workers" if workers else "bytes", fontsize=11)
         right.set_title("quality", fontsize=11)
     keys = [style.colour_key(method) for method in dict.fromkeys(data["method"])]
@@ -198,8 +214,8 @@ def period_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> st
         caption=(
             f"Evidence: {', '.join(kinds) or 'none yet'}; {workers} workers. Bytes of the whole training are counted "
             "by the ledger; the line is the closed form, which was predicted before the run: 2 (m - 1) / m times the "
-            "parameters' bytes for each average of m workers, one at the end of each epoch included. Quality: mean "
-            "over seeds, bars are their range. Gradients are exchanged at every step: K=1 (drawn a little apart). "
+            "parameters' bytes for each average of m workers, one at the end of each epoch included. Quality: "
+            f"{spread_told(data)}Gradients are exchanged at every step: K=1 (drawn a little apart). "
             + (f"K={int(data['sync_period'].max())} is once an epoch. " if too_long.any() else "")
             + configurations(data)
         ),

@@ -96,6 +96,7 @@ def init_figure(
         return None
     counts = sorted(set(data["workers"]))
     figure, grid = _panels(counts)
+    top = ceiling(100 * data["valid_frame_error"])  # before training all errors are near 100 %
     with matplotlib.rc_context(style.RC):
         for axes, workers in zip(grid, counts, strict=True):
             for line, points in lines_of(data[data["workers"] == workers]):
@@ -103,6 +104,12 @@ def init_figure(
                 x, low, high = points["epoch"].astype(float), 100 * points["low"], 100 * points["high"]
                 axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
                 axes.plot(x, 100 * points["valid_frame_error"], **look)
+                if top is not None:
+                    beyond = (100 * points["valid_frame_error"] > top) & (points["epoch"] > 0)
+                    draw_beyond(axes, x[beyond], 100 * points["valid_frame_error"][beyond], look["color"])
+            if top is not None:
+                low = 100 * data["low"].min()
+                axes.set_ylim(low - 0.05 * (top - low), top)
             axes.set_xlabel("epoch")
             axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, integer=True))
     title = "First weights: RBM against random"
@@ -113,7 +120,7 @@ def init_figure(
         title=f"{title}, {corpus(data)}",
         caption=(
             told(data)
-            + "Frame error on held-out training speakers after each epoch, epoch 0 before training; mean of "
+            + "Frame error on held-out training speakers after each epoch; before the first it is near 100 %. Mean of "
             f"{int(data['n'].max())} seeds, bands are their range. The time of pretraining is not in it."
         ),
         alt="; ".join(

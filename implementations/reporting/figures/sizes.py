@@ -9,7 +9,7 @@ import pandas as pd
 
 from implementations.reporting.figures import style
 from implementations.reporting.figures.conditions import most_frequent
-from implementations.reporting.figures.quality import METRIC_LABELS
+from implementations.reporting.figures.quality import METRIC_LABELS, spread_told
 from implementations.reporting.figures.speedup import THIS_HOST
 from implementations.reporting.tables import (
     SAME_CODE,
@@ -82,13 +82,16 @@ def _quality(table: pd.DataFrame, dataset: str, suffix: str, paper: str, tier: s
         [*KEYS, "metric", "value", "low", "high", "spread", "n"]
     ]
     metric = data["metric"].iloc[0] if len(data) else "accuracy"
+    told = spread_told(data)
+    if METRIC_LABELS.get(metric, "").endswith("(%)"):
+        data[["value", "low", "high"]] = 100 * data[["value", "low", "high"]].astype(float)
     title = f"Quality by size of data and network, {dataset}"
     return _grid(
         data,
         f"sizes_accuracy{suffix}",
         title,
         METRIC_LABELS.get(metric, metric),
-        "Mean over seeds, bars are their range. ",
+        told[:1].upper() + told[1:],
         paper,
         tier,
     )

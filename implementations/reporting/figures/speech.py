@@ -71,12 +71,17 @@ def workers_figure(
         # one worker loses nothing to itself
         _draw_lines(axes["loss"], data[data["workers"] > 1], "wer_minus_one_worker")
         _draw_printed(axes["loss"], printed)
-        # room for the words beside the paper's points
-        axes["loss"].set_xlim(right=1.7 * max(_workers(data)))
         axes["loss"].axhline(0, color="#888888", linewidth=1.0)
+        # the paper's points and no loss at all are to be seen, wherever ours are
+        low, high = axes["loss"].get_ylim()
+        high = max(high, 1.1 * float(printed["value"].max()) if len(printed) else high)
+        axes["loss"].set_ylim(min(low, -0.05 * high), high)
         axes["loss"].set_ylabel("word error lost (points)")
         axes["loss"].set_title("loss against one worker, ours and the paper's", fontsize=11)
-        style.worker_axis(axes["loss"], sorted({*_workers(data), *printed["workers"].astype(int)} - {1}))
+        counts = sorted({*_workers(data), *printed["workers"].astype(int)} - {1})
+        style.worker_axis(axes["loss"], counts)
+        # room for the words beside the paper's points; set when the axis is logarithmic, which moves its other end
+        axes["loss"].set_xlim(0.8 * min(counts), 1.7 * max(counts))
     keys = _keys(data)
     if len(printed):
         keys.append(mark("published loss (SWB)", marker="*", markersize=12, markerfacecolor="white"))
@@ -166,7 +171,7 @@ def drift_figure(
 
 SETTINGS = {
     # figure -> what differs among its rows, its title, and how a row is called
-    "speech_schedule": (["schedule", "settings", "epochs"], "Errors by learning-rate schedule"),
+    "speech_schedule": (["schedule", "settings"], "Errors by learning-rate schedule"),
     "speech_minibatch": (["minibatch"], "Errors by minibatch"),
     "speech_mixing": (["mixing"], "Errors by who averages with whom"),
     "speech_rule": (["max_change_rule"], "Errors by max-change rule"),
@@ -190,7 +195,9 @@ def settings_figures(
 def _settings_figure(
     rows: pd.DataFrame, name: str, free: list[str], title: str, paper: str, tier: str | None, suffix: str
 ) -> style.Drawn | None:
-    rows = main_condition(rows, free)
+    if free[0] == "schedule":
+        rows = _of_one_pretraining(rows)
+    rows = _of_one_length(main_condition(rows, [*free, "epochs"]), free)
     several = rows[rows["workers"] > 1]
     varied = several.groupby([*LINE, "workers"], dropna=False)[free[0]].nunique(dropna=False)
     if free[0] == "schedule":  # the settings of one schedule are told apart too
@@ -259,14 +266,44 @@ def _settings_figure(
     )  # fmt: skip
 
 
+def _of_one_length(rows: pd.DataFrame, free: list[str]) -> pd.DataFrame:
+    """The rows of the number of epochs that most settings were run for, the most frequent of several."""
+    several = rows[rows["workers"] > 1].drop_duplicates(["epochs", *free, "lr"])
+    if not len(several):
+        return rows
+    lengths = several.groupby("epochs")
+    counts = pd.DataFrame(
+        {
+            "settings": lengths.apply(lambda part: len(part[free].drop_duplicates()), include_groups=False),
+            "rows": rows.groupby("epochs").size(),
+        }
+    )
+    return rows[rows["epochs"] == counts.dropna().sort_values(["settings", "rows"]).index[-1]]
+
+
+def _of_one_pretraining(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the most frequent pretraining, whose epochs are then no part of ``settings``."""
+    told = rows["settings"].fillna("").str.split(", ")
+    rows = rows.assign(
+        pretraining=told.map(lambda parts: ", ".join(part for part in parts if part.startswith("rbm_"))),
+        settings=told.map(lambda parts: ", ".join(part for part in parts if not part.startswith("rbm_"))),
+    )
+    rows["settings"] = rows["settings"].replace("", pd.NA)
+    return most_frequent(rows, ["pretraining"], [*LINE, "schedule"]).drop(columns="pretraining")
+
+
 def _at_one_rate(data: pd.DataFrame, free: list[str], line: pd.DataFrame) -> pd.DataFrame:
-    """Of each setting the rows at one rate: its own on one worker, else that of the line, else the best."""
+    """Of each setting the rows at one rate: its own on one worker, else that of the line, else the best.
+
+    With another momentum another rate is right: there it is the best of each setting.
+    """
     parts = []
+    own = [] if "momentum" in free else at_own_rate(line)["lr"]
     for _, rows in data.groupby(free, dropna=False):
         ranked = rows[rows["valid_frame_error"].notna()].sort_values(["workers", "valid_frame_error"])
         rates = [
             *ranked.loc[ranked["workers"] == 1, "lr"],
-            *at_own_rate(line)["lr"],
+            *own,
             *ranked["lr"],
             *rows["lr"],
         ]
@@ -281,10 +318,9 @@ def _schedules(rows: pd.DataFrame) -> int:
 
 def _setting_labels(data: pd.DataFrame, free: list[str]) -> list[str]:
     """Each row's setting in words, with its rate where they differ."""
-    keys = [name for name in free if name != "epochs"]
     labels = []
     for row in data.to_dict("records"):
-        parts = [_in_words(key, row[key], row) for key in keys if pd.notna(row[key])]
+        parts = [_in_words(key, row[key], row) for key in free if pd.notna(row[key])]
         if data["lr"].nunique() > 1:
             parts.append(f"rate {row['lr']:g}")
         # a line is broken between settings, not within one
@@ -356,6 +392,12 @@ def _draw_lines(axes: Axes, data: pd.DataFrame, metric: str, along: str = "worke
     """
     slack = 15.0 if metric == "wer_minus_one_worker" else 5.0
     lines, top = lines_of(data), ceiling(100 * data[metric].astype(float), slack)
+    if top is not None:
+        seen = data[100 * data[metric].astype(float) <= top]
+        ends = 100 * seen[[f"{metric}_low", f"{metric}_high"]].astype(float)
+        # no interval of what is shown is cut, nor does it cross what is told at the top
+        low_end, high_end = float(ends.min(axis=None)), float(ends.max(axis=None))
+        top = max(top, high_end + 0.12 * (high_end - low_end))
     for place, (line, rows) in enumerate(lines):
         look = look_of(line, rows["evidence"].iloc[0])
         series = rows.groupby("series") if "series" in rows else [("own rate", rows)]
@@ -373,9 +415,7 @@ def _draw_lines(axes: Axes, data: pd.DataFrame, metric: str, along: str = "worke
             if top is not None:
                 draw_beyond(axes, x[y > top], y[y > top], look["color"])
     if top is not None:
-        seen = data[100 * data[metric].astype(float) <= top]
-        low = 100 * float(seen[f"{metric}_low"].astype(float).min())
-        axes.set_ylim(low - 0.05 * (top - low), top)
+        axes.set_ylim(low_end - 0.05 * (top - low_end), top)
 
 
 def _differing(best: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
