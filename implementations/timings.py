@@ -24,8 +24,8 @@ from implementations.reporting.rows import ENDED
 # Columns of a run that a figure needs beside its predicted times.
 IDENTITY = [
     "paper", "method", "variant", "dataset", "data_size", "model", "model_params", "threads_per_worker", "scaling",
-    "minibatch", "global_batch", "epochs", "sync_period", "algorithm", "lr", "lr_scaling", "optimizer", "seed",
-    "repeat", "steps", "samples",
+    "minibatch", "global_batch", "epochs", "sync_period", "algorithm", "mixing", "lr", "lr_scaling", "optimizer",
+    "seed", "repeat", "steps", "samples",
 ]  # fmt: skip
 COLUMNS = [
     "run_id", "cluster", "workers", "nodes", "oversubscribed", "step_s", "compute_s", "data_s", "comm_s",

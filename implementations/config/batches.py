@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from implementations.point import Point
 
-MEASURED_POINTS, SIMULATED_POINTS = 12, 8  # at most this many a job: a killed job loses little
+MEASURED_POINTS, SIMULATED_POINTS = (
+    12,
+    4,
+)  # at most this many a job: a killed job loses little, and cores stay busy
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_smoke_has_every_method_measured_and_simulated(tiers):
 
 
 def test_the_time_model_is_checked_on_three_networks_at_one_and_two_ranks(tiers):
-    points = [p for p in tiers["default"].points if any(n.startswith("validation/") for n in p.experiments)]
+    points = [p for p in tiers["extended"].points if any(n.startswith("validation/") for n in p.experiments)]
     assert {(p.model_label, p.workers) for p in points} == {
         (model, workers) for model in ("fc-128-128", "fc-512-512", "fc-1024-1024") for workers in (1, 2)
     }
