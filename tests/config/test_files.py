@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import jsonschema
+import pandas as pd
 import pytest
 import yaml
 
@@ -152,6 +153,31 @@ def test_the_identity_of_period_one_stays_where_rounding_cannot_grow(tiers, tier
     assert {(p.method, p.lr, p.epochs, p.data_size) for p in points} == {
         (method, 0.005, 2, 24000) for method in ("data_parallel", "averaging")
     }
+
+
+TRIALS = Path(__file__).parents[2] / "results/reference/extended/tuning.csv"
+
+
+def test_rates_of_the_speech_points_are_what_the_trials_say(tiers):
+    """The smallest rate within 0.2 points of validation accuracy of the best, as speech_tuning.yaml has it."""
+    trials = pd.read_csv(TRIALS)
+    trials = trials[(trials["dataset"] == "an4") & trials["optimizer"].isin(["ng_sgd", "sgd"])]
+
+    def chosen(optimizer, rule, workers):
+        rows = trials[(trials["optimizer"] == optimizer) & (trials["workers"] == workers)]
+        rows = rows[rows["max_change_rule"].fillna("none") == (rule or "none")]
+        assert len(rows) >= 5
+        return rows[rows["mean"] >= rows["mean"].max() - 0.002]["lr"].min()
+
+    told = {}
+    for point in tiers["extended"].points:
+        sweeps = {name.split("/")[1] for name in point.experiments if name.startswith("speech/")}
+        rule = point.recipe.get("max_change_rule")
+        if sweeps & {"best-rate"}:
+            told[point.optimizer, rule, point.workers] = point.lr
+        if sweeps & {"workers", "workers-all", "sgd", "sgd-all", "random", "max-change"}:
+            assert point.lr == chosen(point.optimizer, rule, 1)
+    assert told == {key: chosen(*key) for key in told} and len(told) == 6
 
 
 def test_the_licensed_corpus_is_only_projected(tiers):
