@@ -280,7 +280,7 @@ def test_machine_config_and_counts_are_told(made):
     source = made.source
     for part in ("Example CPU", "MPICH 5.0.2", "2.13.0", "1 failed", "1 timeout", "2026-01-02"):
         assert part in source
-    assert "experiments/validation.yaml" in source and "tier: default" in source
+    assert "experiments/speech.yaml" in source and "tier: default" in source
     assert "Not all inputs were there" not in source
 
 

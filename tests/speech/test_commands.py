@@ -132,9 +132,10 @@ def test_a_clip_that_is_wrong_is_named(make, tmp_path, content, message):
 def test_the_real_index(tmp_path):
     """Parts follow a hash of the speaker; the official set has about 400 clips a class."""
     card = data.load_card("speech_commands")
-    if "files in" not in sources.outlook(card)[1]:
+    try:
+        sources.fetch(card, tmp_path)
+    except UserError:
         pytest.skip("no mirror of speech_commands here")
-    sources.fetch(card, tmp_path)
     index = tmp_path / card.files[1].name
     with open(index, newline="") as file:
         rows = list(csv.DictReader(file))
