@@ -130,15 +130,11 @@ def in_noise(speech, rate, draws):
     """The sound with pauses around it, in white or pink noise at a random ratio to the speech's mean power."""
     import numpy as np
 
+    from implementations.speech import noise
+
     before, after = (np.zeros(int(seconds * rate)) for seconds in draws.uniform(*PAUSE_S, 2))
     sound = np.concatenate([before, speech, after])
-    spectrum = np.fft.rfft(draws.standard_normal(len(sound)))
-    if draws.random() < 0.5:
-        spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1))  # pink: power falls with frequency
-    noise = np.fft.irfft(spectrum, len(sound))
-    ratio = 10 ** (draws.uniform(*SNR_DB) / 10)
-    noise *= np.sqrt(np.mean(np.square(speech)) / ratio / np.mean(np.square(noise)))
-    return (sound + noise).astype(np.float32)
+    return noise.add(sound, np.mean(np.square(speech)), SNR_DB, draws)
 
 
 if __name__ == "__main__":
