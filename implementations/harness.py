@@ -9,24 +9,27 @@ import dataclasses
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 
-from implementations import models, rbm, recipe, registry
+from implementations import holding, rbm, recipe, registry
 from implementations.checkpoint import Checkpoints
 from implementations.clock import LABELS, Clock
+from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.ledger import Ledger
 from implementations.data import loading
 from implementations.data.dataset import Samples, Scored
+from implementations.data.ranking import KS
 from implementations.data.shards import Order
-from implementations.errors import Diverged, UserError
+from implementations.errors import Diverged, OverMemory, UserError
 from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.models.worker_model import WorkerModel
 from implementations.point import Point
@@ -37,6 +40,7 @@ from implementations.training import Shards, Training
 # Between two pulses a run neither looks at the wall clock nor agrees on anything: that would cost a message a step.
 PULSE_S = 1.0
 EVAL_BATCH = 2000
+REFERENCE_SAMPLES = 2000  # of the training set, for a normalisation's statistics
 WARM_UP_STEPS = 3
 
 # Called with (steps done, steps in all).
@@ -60,8 +64,13 @@ def run_point(
     clock = Clock()
     try:
         run = Run(point, communicator, results, clock, code_hash)
-    except Diverged as error:  # in pretraining, on every process alike
-        return {"status": "diverged", "reason": str(error), "setup_s": time.perf_counter() - began}
+    except (
+        Diverged,
+        OverMemory,
+    ) as error:  # in pretraining, or before anything is held; on every process alike
+        status = "diverged" if isinstance(error, Diverged) else "over_memory"
+        sizes = {} if status == "diverged" else error.sizes
+        return {"status": status, "reason": str(error), "setup_s": time.perf_counter() - began, **sizes}
     run.resume()
     run.warm_up()
     setup_s = time.perf_counter() - began
@@ -103,25 +112,36 @@ class Run:
             wanted *= point.workers
         self.dataset = loading.load(point.dataset, results, data_size=wanted)
         self.data_size = self.dataset.sizes["train"]
-        groups = self.dataset.groups("train") if point.sharding == "balanced" else None
-        order = Order(self.data_size, point.workers, point.minibatch, point.sharding, point.seed, groups)
+        order = Order(
+            self.data_size,
+            point.workers,
+            point.minibatch,
+            point.sharding,
+            point.seed,
+            groups=self.dataset.groups("train") if point.sharding == "balanced" else None,
+            labels=self.dataset.labels("train") if point.sharding == "skewed" else None,
+            skew=point.skew,
+            passes=point.passes,
+        )
         if order.steps_per_epoch == 0:
             raise UserError(
                 f"minibatch {point.minibatch}: each of {point.workers} workers has only {order.per_worker} "
                 f"samples; lower minibatch or workers, or raise data_size"
             )
-        self.net: WorkerModel = models.build(
-            point.model,
-            self.dataset.features,
-            self.dataset.classes,
-            len(self.comm.hosted),
-            torch_stream(point.seed, "init"),
-        )
+        settings = self.method.settings(point)
+        sizes = (self.dataset.features, self.dataset.classes)
+        if point.memory_limit_bytes is not None:
+            _check_memory(
+                point, holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger())), self.data_size
+            )
+        shards = Shards(self.dataset, order, self.comm.hosted)
+        self._resident_before = _resident_bytes()
+        self._resident_bytes = 0
+        self.holding = holding.hold(point, settings, *sizes, self.comm)
+        self.net = self.holding.net
         self.pretraining: pd.DataFrame | None = None
         self._initialise(results)
-        shards = Shards(self.dataset, order, self.comm.hosted)
-        settings = self.method.settings(point)
-        self.training = Training(point, settings, self.net, self.comm, shards, clock)
+        self.training = Training(point, settings, self.holding, self.comm, shards, clock)
         tag = f"{code_hash} {self.dataset.data_hash}"
         self.checkpoints = Checkpoints(self.folder / "checkpoint", self.rank, self._agree_barrier, tag)
         self.total_steps = point.epochs * order.steps_per_epoch
@@ -131,6 +151,7 @@ class Run:
         self.curve: list[dict[str, Any]] = []
         self.resumed = False
         self._valid = self._share("valid")
+        self._reference: Samples | None = None
         self._unsynced = False  # whether the model evaluated last is worker 0's alone
         self.utterances: pd.DataFrame | None = None
         # Python's and torch's global generators belong to the point too, whatever ran in this process before.
@@ -176,12 +197,11 @@ class Run:
         self.curve = state["curve"]
 
     def warm_up(self) -> None:
-        """Touch the buffers and the math library's set-up; changes no weight."""
-        shape = (len(self.comm.hosted), self.point.minibatch)
-        x_wbi = torch.zeros(*shape, self.dataset.features)
-        y_wb = torch.zeros(shape, dtype=torch.int64)
-        for _ in range(WARM_UP_STEPS):
-            self.net.loss_and_grad(x_wbi, y_wb)
+        """Touch the buffers and the math library's set-up; changes no weight, and draws nothing."""
+        x_wbi, y_wb = self.training.first_minibatches()
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(WARM_UP_STEPS):
+                self.net.loss_and_grad(x_wbi, y_wb)
         self.net.grad_wp.zero_()
 
     def start_clock(self) -> None:
@@ -272,6 +292,7 @@ class Run:
 
     def _evaluate(self, epoch: int) -> None:
         train_s = self.comm.control_max(np.array([self.clock.training_s]))[0]
+        self._resident_bytes = max(self._resident_bytes, _resident_bytes() - self._resident_before)
         own_p = self.net.theta_wp[0] if self._unsynced else None
         with self._model_of_worker_0(own_p):
             accuracy, loss = self._score(self._valid)
@@ -306,23 +327,49 @@ class Run:
             first_p.copy_(kept_p)
 
     def _score(self, samples: Samples) -> tuple[float, float]:
-        """Accuracy and mean loss of the first hosted worker's model, each process doing its share of the samples."""
-        totals = np.zeros(3)
-        for rows in torch.arange(len(samples)).split(EVAL_BATCH):
-            totals += [*self.net.evaluate(*samples.take(rows)), len(rows)]
-        correct, loss, count = map(float, self.comm.control_sum(totals))
+        """Accuracy and mean loss of the model, each process doing its share of the samples."""
+        (correct, loss), count = self._summed(samples, lambda net, x, y: net.evaluate(x, y), 2)
         return correct / count, loss / count
 
+    def _summed(
+        self,
+        samples: Samples,
+        measure: Callable[[WorkerModel, Any, torch.Tensor], Sequence[float]],
+        values: int,
+    ) -> tuple[list[float], float]:
+        """Sums over all processes' samples of what ``measure`` gives, and their number."""
+        totals = np.zeros(values + 1)
+        with self.holding.whole() as net:
+            if net is not None:
+                net.prepare_evaluation(self._reference_inputs(net))
+                for rows in _pieces(len(samples), net.evaluation_batch):
+                    totals += [*measure(net, *samples.take(rows)), len(rows)]
+        *sums, count = map(float, self.comm.control_sum(totals))
+        return sums, count
+
+    def _reference_inputs(self, net: WorkerModel) -> Iterator[Any]:
+        """Some training samples' inputs, for statistics of normalisation; read when they are first wanted."""
+        if not net.needs_samples:
+            return
+        if self._reference is None:
+            count = min(REFERENCE_SAMPLES, self.data_size)
+            self._reference = self.dataset.samples("train", np.arange(count))
+        for rows in torch.arange(len(self._reference)).split(EVAL_BATCH):
+            yield self._reference.take(rows)[0]
+
     def _share(self, split: str) -> Samples:
-        """This process's part of an evaluation set."""
-        processes = int(self.comm.control_sum(np.ones(1))[0])
-        mine = self.rank * processes // self.comm.size
-        return self.dataset.samples(split, np.arange(mine, self.dataset.sizes[split], processes))
+        """This process's part of an evaluation set: all of it, or nothing, where one process has the whole model."""
+        size, processes = self.dataset.sizes[split], self.comm.processes
+        if self.holding.everywhere:
+            mine = np.arange(self.comm.process, size, processes)
+        else:
+            mine = np.arange(size if self.rank == 0 else 0)
+        return self.dataset.samples(split, mine)
 
     def _log_posteriors(self, split: str) -> np.ndarray:
         """What the first hosted worker's model says of every frame: (frames, classes) float32."""
-        samples, net = self.dataset.samples(split), self.net.one_worker(0)
-        with torch.no_grad():
+        samples = self.dataset.samples(split)
+        with torch.no_grad(), self.holding.whole() as net:
             parts = [
                 net.logits(samples.take(rows)[0].unsqueeze(0)).squeeze(0).log_softmax(1)
                 for rows in torch.arange(len(samples)).split(EVAL_BATCH)
@@ -366,7 +413,9 @@ class Run:
         values = {
             "resumed": self.resumed,
             "data_size": self.data_size,
-            "model_params": self.net.params_per_worker,
+            "model_params": self.holding.full_params,
+            "worker_params": int(self.comm.control_max(np.array([self.net.params_per_worker]))[0]),
+            "server_bytes": self.holding.server_bytes,
             "data_kind": self.dataset.summary.get("data_kind"),
             "steps": self.step,
             "samples": samples,
@@ -377,7 +426,9 @@ class Run:
             **self.comm.world_totals(),
             "sent_bytes_predicted": volume.sent_bytes_total,
             "paper_bytes": volume.paper_bytes,
-            "state_bytes_per_worker": self.training.state_bytes_per_worker,
+            "state_bytes_per_worker": int(
+                self.comm.control_max(np.array([self.training.state_bytes_per_worker]))[0]
+            ),
             "train_loss": float(self.train_loss),
             "valid_accuracy": kept["valid_accuracy"],
             "valid_loss": kept["valid_loss"],
@@ -392,6 +443,7 @@ class Run:
                 "uncovered_s": float(uncovered_s),
                 "time_to_target_s": reached and reached["train_s"],
                 "samples_per_s": float(samples / train_s),
+                "resident_bytes": int(self.comm.control_max(np.array([float(self._resident_bytes)]))[0]),
                 "peak_rss_bytes": int(self.comm.control_max(np.array([float(rss_bytes)]))[0]),
             }
         return values
@@ -401,6 +453,9 @@ class Run:
         samples = self._share("test")
         accuracy, loss = self._score(samples)
         values = {"accuracy": accuracy, "loss": loss}
+        if self.dataset.summary["kind"] == "sparse":
+            hits, count = self._summed(samples, lambda net, x, y: net.hits(x, y).tolist(), len(KS))
+            values |= {f"p_at_{k}": value / count for k, value in zip(KS, hits)}
         recognition = self.dataset.recognition if self.point.decode else None
         if self.dataset.summary["kind"] == "speech":
             values["frame_error"] = 1 - accuracy
@@ -435,6 +490,40 @@ class Run:
 
     def _agree_barrier(self) -> None:
         self.comm.control_sum(np.zeros(1))
+
+
+def _pieces(samples: int, batch: int | None) -> Iterator[torch.Tensor]:
+    """Rows of an evaluation set, piece by piece.
+
+    Where the model's answers depend on what it is shown together, pieces have that size, and samples are mixed, in an
+    order that is always the same: the stored one may be by class.
+    """
+    if batch is None:
+        yield from torch.arange(samples).split(EVAL_BATCH)
+        return
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
+    yield from order.tensor_split(max(1, round(samples / batch)))
+
+
+def _check_memory(point: Point, held: holding.Holding, data_size: int) -> None:
+    """Raise OverMemory where a worker's state would not fit; ``held`` has sizes alone."""
+    needed = holding.state_bytes(point, held)
+    if needed > point.memory_limit_bytes:
+        sizes = {
+            "data_size": data_size,
+            "model_params": held.full_params,
+            "worker_params": held.net.params_per_worker,
+            "server_bytes": held.server_bytes,
+            "state_bytes_per_worker": needed - held.server_bytes,
+        }
+        raise OverMemory(
+            f"a worker's state takes {needed / 1e6:.1f} MB, the limit is {point.memory_limit_bytes / 1e6:.1f} MB",
+            sizes,
+        )
+
+
+def _resident_bytes() -> int:
+    return psutil.Process().memory_info().rss
 
 
 def _word_errors(utterances: pd.DataFrame) -> wer.WordErrors:

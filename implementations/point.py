@@ -13,6 +13,10 @@ EVIDENCE = ("measured", "simulated", "projected", "fitted")
 # What is not part of what a point computes: a change of these retrains nothing.
 _NOT_IDENTITY = ("paper", "experiments", "time_limit_s", "checkpoint_s")
 
+# Fields that came after points had been run. Such a field counts only when it is set to something else than its
+# default, so that the points from before keep their run ids; whoever adds a field adds it here.
+_IDENTITY_WHEN_SET = ("skew", "memory_limit_bytes", "passes")
+
 
 @dataclass(frozen=True)
 class Point:
@@ -31,6 +35,7 @@ class Point:
     )  # {"sync_period": 10, "algorithm": "library", ...}
     data_size: int | None = None  # training samples (in total; per worker when scaling is "weak"); None: all
     epochs: int = 1
+    passes: int = 1  # over the samples in an epoch: windows and evaluations end where an epoch does
     minibatch: int = 64  # samples per worker and step
     optimizer: str = "sgd"
     lr: float = 0.1
@@ -40,11 +45,13 @@ class Point:
     schedule: str = "constant"
     recipe: dict[str, Any] = field(default_factory=dict)
     sharding: str = "static"  # "static": a worker keeps its samples; others: data/shards.py
+    skew: float | None = None  # Dirichlet concentration of shards' label shares; of sharding "skewed"
     scaling: str = "strong"  # "strong": data_size is shared out; "weak": each worker has data_size
     processes: int = 1
     threads_per_worker: int = 1
     device: str = "cpu"
     network: str = "loopback"  # what joins the ranks: "loopback" is this machine's memory
+    memory_limit_bytes: int | None = None  # what a worker's state may take; None: no limit
     repeat: int = 0
     decode: bool = (
         True  # whether a speech network's words are decoded after training, or its frames counted alone
@@ -58,13 +65,25 @@ class Point:
     def identity(self) -> dict[str, Any]:
         """What the point computes, as a dict of JSON values."""
         values = dataclasses.asdict(self)
-        return {key: values[key] for key in sorted(values) if key not in _NOT_IDENTITY}
+        fields = self.__dataclass_fields__
+        unset = [key for key in _IDENTITY_WHEN_SET if values[key] == fields[key].default]
+        return {key: values[key] for key in sorted(values) if key not in (*_NOT_IDENTITY, *unset)}
 
     @property
     def model_label(self) -> str:
-        """The model and its sizes in one word: ``fc-512-512``."""
-        sizes = self.model.get("hidden", [])
-        return "-".join([self.model["name"], *map(str, sizes)])
+        """The model in one word: its sizes, then what else makes it another net: ``fc_bn-512-512_dropout0.75_batch``.
+
+        Activations are left out, and so are arguments that are not written.
+        """
+        words = ["-".join([self.model["name"], *map(str, self.model.get("hidden", []))])]
+        for key, value in sorted(self.model.items()):
+            if isinstance(value, bool):
+                words.append(key if value else f"no_{key}")
+            elif isinstance(value, str):
+                words += [value] if key not in ("name", "activation") else []
+            elif key != "hidden":
+                words.append(key + ("-".join(map(str, value)) if isinstance(value, list) else f"{value:g}"))
+        return "_".join(words)
 
     @property
     def step_label(self) -> str:

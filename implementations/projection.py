@@ -6,7 +6,6 @@ would send, and the data set's card gives the sizes. The method's code is the on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,39 +13,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from implementations import models, registry
+from implementations import registry
 from implementations.clock import Clock
-from implementations.cluster.communicator import Buffers, Communicator
+from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.ledger import Ledger
 from implementations.data.cards import load_card
 from implementations.data.shards import Order
+from implementations.holding import dry, state_bytes
 from implementations.point import Point
 from implementations.training import Training
 
 # An epoch of a projection has at most so many steps, and its seconds stand for the whole; periods should divide it.
 TRACED_STEPS = 400
-
-
-class BookedCommunicator(Communicator):
-    """``size`` workers of which this process hosts the first; calls are booked and move nothing."""
-
-    def __init__(self, size: int, ledger: Ledger) -> None:
-        super().__init__(ledger, range(size))
-        self.hosted = (0,)
-
-    def allreduce_(self, buffers: Buffers, op: str = "mean", algorithm: str = "library") -> None:
-        """Book an all-reduce of the first worker's buffer."""
-        first = buffers[0]
-        with self.ledger.call(self._kind("allreduce", algorithm, first.nbytes, first.itemsize)) as call:
-            if self.size == 1:
-                call.kind = -1
-
-    def mix_(self, buffers: Buffers, sources: Sequence[int]) -> None:
-        """Book a round of pairwise mixing of the first worker's buffer."""
-        first = buffers[0]
-        with self.ledger.call(self._mix_kind(sources, first.nbytes, first.itemsize)) as call:
-            if self.size == 1:
-                call.kind = -1
 
 
 class _DryShards:
@@ -87,23 +65,16 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
     samples = point.data_size or sizes["train"]
     if point.scaling == "weak" and point.data_size:
         samples *= point.workers
-    # whole utterances or not, each worker has about as many samples
-    sharding = "static" if point.sharding == "balanced" else point.sharding
-    order = Order(samples, point.workers, point.minibatch, sharding, point.seed)
+    # whole utterances or not, and whatever the labels, each worker has about as many samples
+    sharding = "static" if point.sharding in ("balanced", "skewed") else point.sharding
+    order = Order(samples, point.workers, point.minibatch, sharding, point.seed, passes=point.passes)
     ledger = Ledger(Clock())
     features = int(np.prod(sizes["input_shape"]))
-    with torch.device("meta"):
-        net = models.build(point.model, features, sizes["classes"], 1, torch.Generator())
-    net.loss_and_grad = lambda x_wbi, y_wb: 0.0  # type: ignore[method-assign, assignment]
     method = registry.get(point.method)
-    run = _DryTraining(
-        point,
-        method.settings(point),
-        net,
-        BookedCommunicator(point.workers, ledger),
-        _DryShards(order),
-        Clock(),
-    )
+    comm = BookedCommunicator(point.workers, ledger)
+    held = dry(point, features, sizes["classes"], comm)
+    held.net.loss_and_grad = lambda x_wbi, y_wb: 0.0  # type: ignore[method-assign, assignment]
+    run = _DryTraining(point, method.settings(point), held, comm, _DryShards(order), Clock())
     # The first epoch may be another than those that follow (mixing in pairs begins after it).
     first = run.plan.steps_per_epoch if point.epochs > 1 else 0
     run.done_steps = first
@@ -113,7 +84,10 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
     steps = point.epochs * order.steps_per_epoch
     columns = {
         "data_size": samples,
-        "model_params": net.params_per_worker,
+        "model_params": held.full_params,
+        "worker_params": held.net.params_per_worker,
+        "state_bytes_per_worker": state_bytes(point, held),
+        "server_bytes": held.server_bytes,
         "steps": steps,
         "samples": steps * point.global_batch,
         "status": "ok",

@@ -118,6 +118,10 @@ def check(point: Point) -> list[str]:
             problems.append(f"{name}: not a parameter of {parts}; allowed: {', '.join(known) or 'none'}")
         elif not known[name].accepts(value):
             problems.append(f"{name}: got {value!r}; allowed: {known[name].allowed}")
+    if point.optimizer == "ng_sgd" and point.model["name"] != "fc":
+        problems.append(
+            f"optimizer: got 'ng_sgd' with model {point.model['name']}; allowed: sgd (it is for model fc)"
+        )
     if point.init != "uniform" and point.model.get("activation") != "sigmoid":
         problems.append(
             f"init: got {point.init!r}; allowed: uniform (the others are for activation: sigmoid)"

@@ -17,8 +17,18 @@ from implementations import recipe, registry
 from implementations.errors import UserError
 from implementations.point import Point
 
-SCHEMA_VERSION = 2
-FINISHED = ("ok", "diverged", "target_missed")  # an outcome that is a result; the rest is tried again
+SCHEMA_VERSION = 3
+FINISHED = (
+    "ok",
+    "diverged",
+    "target_missed",
+    "over_memory",
+)  # an outcome that is a result; the rest is tried again
+# Parameters of methods that are columns.
+METHOD_COLUMNS = (
+    "sync_period", "algorithm", "lr_scaling", "mixing", "content",
+    "server", "partition", "redraw", "overlap", "lost_steps",
+)  # fmt: skip
 _SCHEMA = Path(__file__).parents[1] / "config/schemas/record.schema.yaml"
 
 
@@ -55,10 +65,7 @@ def identity(point: Point) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "model": point.model_label,
         "global_batch": point.global_batch,
-        **{
-            name: settings.get(name)
-            for name in ("sync_period", "algorithm", "lr_scaling", "mixing", "content")
-        },
+        **{name: settings.get(name) for name in METHOD_COLUMNS},
         **{
             name: recipe_settings.get(name)
             for name in ("reduction", "momentum", "max_change_rule", "ng_update_period")

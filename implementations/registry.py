@@ -6,6 +6,7 @@ config can be checked, and points counted, in a moment.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from implementations.holding import Holding
     from implementations.point import Point
     from implementations.training import Plan, Training
 
@@ -21,6 +23,7 @@ MODULES = {
     "sequential": "implementations.baselines.sequential",
     "data_parallel": "implementations.baselines.data_parallel",
     "averaging": "implementations.averaging.method",
+    "ist": "implementations.ist.method",
 }
 
 
@@ -84,7 +87,11 @@ class Volume:
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method. ``exemptions`` maps a contract it must break, by name, to the reason."""
+    """A registered method. ``exemptions`` maps a contract it must break, by name, to the reason.
+
+    ``holding`` makes what a process holds of the network, where that is not a whole replica a worker, and
+    ``worker_model`` describes what a worker trains then (the largest).
+    """
 
     name: str
     variants: tuple[str, ...]
@@ -94,6 +101,12 @@ class Method:
     checks: Callable[[Point], list[str]]
     one_worker_only: bool = False
     exemptions: Mapping[str, str] = field(default_factory=dict)
+    holding: Callable[..., Holding] | None = None
+    worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model
+
+    def worker_point(self, point: Point) -> Point:
+        """The point with the model that a worker trains, whose steps are timed."""
+        return dataclasses.replace(point, model=self.worker_model(point))
 
     def settings(self, point: Point) -> dict[str, Any]:
         """The point's method parameters with the defaults filled in."""
@@ -127,12 +140,23 @@ def method(
     checks: Callable[[Point], list[str]] = lambda point: [],
     one_worker_only: bool = False,
     exemptions: Mapping[str, str] | None = None,
+    holding: Callable[..., Holding] | None = None,
+    worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model,
 ) -> Callable[[Callable[[Training], Iterator[Progress]]], Callable[[Training], Iterator[Progress]]]:
     """Register the decorated training function as the method ``name``."""
 
     def register(train: Callable[[Training], Iterator[Progress]]) -> Callable[[Training], Iterator[Progress]]:
         METHODS[name] = Method(
-            name, variants, dict(params or {}), train, volume, checks, one_worker_only, dict(exemptions or {})
+            name,
+            variants,
+            dict(params or {}),
+            train,
+            volume,
+            checks,
+            one_worker_only,
+            dict(exemptions or {}),
+            holding,
+            worker_model,
         )
         return train
 

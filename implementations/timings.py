@@ -30,6 +30,7 @@ IDENTITY = [
 COLUMNS = [
     "run_id", "cluster", "workers", "nodes", "oversubscribed", "step_s", "compute_s", "data_s", "comm_s",
     "straggler_s", "overlap_s", "train_s", "epoch_s", "time_to_target_s", "target_reached", "samples_per_s",
+    "own_steps_to_target", "time_to_own_target_s", "time_to_own_target_low_s", "time_to_own_target_high_s",
     "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id",
     "best_sequential_threads", "evidence", "run_evidence", "compute_source", *IDENTITY,
 ]  # fmt: skip
@@ -73,6 +74,8 @@ def timings(
     worker (the same seed where it ran, else the first), ``best_sequential`` with the fastest sequential training
     of the same model and data at the run's minibatch or global batch and with the run's threads per worker (also in
     ``best_sequential_threads``); NaN where no such run is there.
+    A projected row's ``time_to_own_target_s`` takes its seconds of a step times the steps that runs here took to their
+    target (``own_steps_to_target``): the median over seeds, with the least and the greatest.
     A run whose trace or curve is damaged gets no row, which is said on stderr.
     """
     machines = [
@@ -95,13 +98,13 @@ def timings(
             continue
         for cluster in machines:
             workers, threads = int(run["workers"]), _threads(run)
-            question = (key, cluster.name, workers, threads, _whole(run.get("model_params")))
+            question = (key, cluster.name, workers, threads, _trained_params(run))
             if question not in predicted:
                 predicted[question] = timemodel.predict(
                     events, cluster, workers, threads=threads, model_params=question[-1]
                 )
             rows.append(_row(run, cluster, predicted[question], target_step))
-    rows += _projected_rows(projected, machines)
+    rows += [row | _own_target(row, rows) for row in _projected_rows(projected, machines)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     if len(frame):
         _add_speedups(frame)
@@ -223,10 +226,44 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
                 cluster,
                 point.workers,
                 threads=point.threads_per_worker,
-                model_params=columns["model_params"],
+                model_params=columns["worker_params"],
             )
             rows.append(_row(run, cluster, timing.scaled(columns["steps"]), None) | {"evidence": "projected"})
     return rows
+
+
+def _own_target(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """A projected row's seconds to the target of runs here with the same method, workers and period.
+
+    Of networks as deep as the projected one; where several were run, the largest. Empty where none was.
+    """
+    if row["time_to_target_s"] == row["time_to_target_s"]:
+        return {}  # it has a target of its own
+
+    def alike(run: Mapping[str, Any]) -> bool:
+        same = ("paper", "method", "variant", "workers", "sync_period")
+        return (
+            run["steps_to_target"] is not None
+            and all(_plain(run[name]) == _plain(row[name]) for name in same)
+            and str(run["model"]).count("-") == str(row["model"]).count("-")
+        )
+
+    found = {run["run_id"]: run for run in runs if run["run_evidence"] == "simulated" and alike(run)}
+    if not found:
+        return {}
+    largest = max(_whole(run["model_params"]) or 0 for run in found.values())
+    steps = sorted(run["steps_to_target"] for run in found.values() if _whole(run["model_params"]) == largest)
+    middle = float(np.median(steps))
+    own = {"": middle, "_low": steps[0], "_high": steps[-1]}
+    return {"own_steps_to_target": middle} | {
+        f"time_to_own_target{name}_s": row["step_s"] * count for name, count in own.items()
+    }
+
+
+def _trained_params(run: Mapping[str, Any]) -> int | None:
+    """Parameters of what one worker trains: of a subnet, where the network is split."""
+    params = _whole(run.get("worker_params"))
+    return _whole(run.get("model_params")) if params is None else params
 
 
 def _read_trace(path: Path, grouped: dict[bytes, timemodel.Groups]) -> tuple[bytes, timemodel.Groups]:
@@ -286,6 +323,7 @@ def _row(
         "train_s": train_s,
         "epoch_s": train_s / (_whole(run.get("epochs")) or 1),
         "time_to_target_s": time_to_target_s,
+        "steps_to_target": target_step,
         "target_reached": None if target_step is None else math.isfinite(target_step),
         "samples_per_s": samples / train_s if train_s else math.nan,
         "evidence": "simulated",

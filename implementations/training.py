@@ -5,6 +5,7 @@ Shapes: w worker hosted by this process, b sample of a minibatch, i input featur
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from implementations.clock import Clock
 from implementations.cluster.communicator import Communicator
 from implementations.data.dataset import DataSet
 from implementations.data.shards import Order
+from implementations.holding import Holding
 from implementations.models.worker_model import WorkerModel
 from implementations.optimizers.ng_sgd import NaturalGradientSGD
 from implementations.point import Point
@@ -29,13 +31,18 @@ Optimizer = torch.optim.Optimizer | NaturalGradientSGD
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes of a run that are known before it starts, for closed forms. ``model_bytes`` is one worker's."""
+    """The sizes of a run that are known before it starts, for closed forms.
+
+    ``model_bytes`` is what one worker trains; ``layout`` describes the tensors of a network that is split.
+    """
 
     workers: int
     epochs: int
     steps_per_epoch: int
     model_bytes: int
     settings: dict[str, Any]
+    seed: int = 0
+    layout: Any = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class Batch:
     step_in_epoch: int
     last_of_epoch: bool
     samples: int  # of all workers of the run, hosted here or not
-    x: torch.Tensor  # x_wbi float32
-    y: torch.Tensor  # y_wb int64
+    x: torch.Tensor  # x_wbi float32, or SparseRows
+    y: torch.Tensor  # y_wb int64; (W, B, most labels) where a sample may have several
 
 
 class Shards:
@@ -55,7 +62,7 @@ class Shards:
 
     def __init__(self, dataset: DataSet, order: Order, hosted: tuple[int, ...]) -> None:
         self.order, self._hosted = order, hosted
-        if order.sharding == "reshuffled":
+        if not order.private:
             self._starts = np.zeros(len(hosted), dtype=int)
             wanted = None
         else:
@@ -70,10 +77,10 @@ class Shards:
         return torch.from_numpy(np.concatenate(rows, axis=1))
 
     def take(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Samples and labels of one step: (W, minibatch, features) and (W, minibatch)."""
+        """Samples and labels of one step: (W, minibatch, features) and (W, minibatch, ...)."""
         workers = len(self._hosted)
         x_ni, y_n = self._samples.take(rows)
-        return x_ni.view(workers, -1, x_ni.shape[1]), y_n.view(workers, -1)
+        return x_ni.view(workers, -1, x_ni.shape[1]), y_n.view(workers, -1, *y_n.shape[1:])
 
 
 def make_optimizer(net: WorkerModel, name: str, lr: float, options: Mapping[str, Any]) -> Optimizer:
@@ -120,14 +127,21 @@ class Training:
         self,
         point: Point,
         settings: dict[str, Any],
-        net: WorkerModel,
+        holding: Holding,
         comm: Communicator,
         shards: Shards,
         clock: Clock,
     ) -> None:
-        self.point, self.settings, self.net, self.comm = point, settings, net, comm
+        self.point, self.settings, self.comm = point, settings, comm
+        self.holding, self.net = holding, holding.net
         self.plan = Plan(
-            comm.size, point.epochs, shards.order.steps_per_epoch, net.params_per_worker * 4, settings
+            comm.size,
+            point.epochs,
+            shards.order.steps_per_epoch,
+            self.net.params_per_worker * 4,
+            settings,
+            point.seed,
+            getattr(holding, "layout", None),
         )
         self.done_steps = 0  # set by a resume before the method starts
         self.schedule = make_schedule(point)
@@ -160,6 +174,10 @@ class Training:
             else None
         )
 
+    def first_minibatches(self) -> tuple[Any, torch.Tensor]:
+        """The first samples of the first epoch, for trying the network out."""
+        return self._shards.take(self._shards.epoch(1)[0])
+
     def batches(self) -> Iterator[Batch]:
         """The minibatches of the run from where it stands, in order; time spent here is charged to ``data``.
 
@@ -167,6 +185,7 @@ class Training:
         """
         plan, minibatch, ledger = self.plan, self.point.minibatch, self.comm.ledger
         flops = minibatch * self.net.flops_per_sample
+        label = dataclasses.replace(self.point, model=self.holding.model).step_label
         for epoch in range(self.done_steps // plan.steps_per_epoch + 1, plan.epochs + 1):
             if self.schedule.finished:
                 return
@@ -179,7 +198,7 @@ class Training:
                     x_wbi, y_wb = self._shards.take(rows[index])
                 step = (epoch - 1) * plan.steps_per_epoch + index + 1
                 ledger.step = step
-                ledger.compute(self.point.step_label, minibatch, flops)
+                ledger.compute(label, minibatch, flops)
                 last = index + 1 == plan.steps_per_epoch
                 yield Batch(step, index + 1, last, self.comm.size * minibatch, x_wbi, y_wb)
 
@@ -240,6 +259,8 @@ class Training:
             "schedule": self.schedule.state_dict(),
             "accepted": self._accepted,
             "drift": self.drift,
+            "holding": self.holding.state(),
+            "rng": torch.get_rng_state(),  # of dropout
         }
 
     def restore(self, state: dict[str, Any], done_steps: int) -> None:
@@ -248,11 +269,13 @@ class Training:
         self._optimizer_state = state["optimizer"]
         self.schedule.load_state_dict(state["schedule"])
         self._accepted, self.drift = state["accepted"], state["drift"]
+        self.holding.restore(state["holding"])
+        torch.set_rng_state(state["rng"])
         self.done_steps = done_steps
 
     @property
     def state_bytes_per_worker(self) -> int:
-        """Bytes of one worker's live parameters, gradients and optimiser state."""
+        """Bytes of one worker's live parameters, gradients and optimiser state; the largest of those hosted."""
         tensors = [self.net.theta_wp, self.net.grad_wp]
         if self._optimizer:
             for slots in self._optimizer.state.values():

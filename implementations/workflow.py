@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from implementations import config, host, lifeline, record
+from implementations import config, host, lifeline, record, registry
 from implementations.codehash import closure, code_hash, normalised
 from implementations.errors import UserError
 from implementations.point import Point
@@ -178,7 +178,7 @@ class Pipeline:
         """
         shapes = {
             json.dumps([p.model, p.step_label, p.dataset, p.minibatch], sort_keys=True)
-            for p in self.settings.points
+            for p in map(_worker_point, self.settings.points)
         }
         wanted = {
             "quick": "smoke" in self.targets,
@@ -347,6 +347,10 @@ def _load(configfile: str) -> config.Settings:
         return config.load(configfile)
     except UserError as error:
         sys.exit(str(error))
+
+
+def _worker_point(point: Point) -> Point:
+    return registry.get(point.method).worker_point(point)
 
 
 def _put_first(variable: str, folder: str) -> None:

@@ -19,6 +19,15 @@ def test_the_run_id_reads_as_words():
     assert POINT.run_id.startswith("averaging_k10_digits_fc-64-64_w4_simulated_s1_")
 
 
+def test_a_point_of_before_keeps_its_run_id():
+    """This is the id under which it had run when points had no ``skew`` and no ``memory_limit_bytes``."""
+    assert POINT.run_id == "averaging_k10_digits_fc-64-64_w4_simulated_s1_f67eb590bf"
+    later = {"skew", "memory_limit_bytes", "passes"}
+    assert not later & set(POINT.identity())
+    assert Point.from_json({k: v for k, v in POINT.to_json().items() if k not in later}) == POINT
+    assert dataclasses.replace(POINT, skew=0.5).identity()["skew"] == 0.5
+
+
 def test_what_computes_nothing_else_does_not_change_the_run_id():
     same = dataclasses.replace(POINT, paper="x", experiments=("a/b",), time_limit_s=1.0, checkpoint_s=2.0)
     assert same.run_id == POINT.run_id
@@ -28,10 +37,10 @@ def test_every_other_field_changes_the_run_id():
     changed = {
         "method": "sequential", "dataset": "d", "model": {"name": "fc", "hidden": [64]}, "workers": 8,
         "evidence": "measured", "seed": 2, "variant": "v", "method_params": {"sync_period": 5}, "data_size": 9,
-        "epochs": 2, "minibatch": 32, "optimizer": "o", "lr": 0.2, "init": "i", "schedule": "s",
-        "recipe": {"momentum": 0.9}, "sharding": "reshuffled", "scaling": "weak",
+        "epochs": 2, "passes": 3, "minibatch": 32, "optimizer": "o", "lr": 0.2, "init": "i", "schedule": "s",
+        "recipe": {"momentum": 0.9}, "sharding": "reshuffled", "skew": 0.5, "scaling": "weak",
         "processes": 2, "threads_per_worker": 2, "device": "cuda", "network": "n", "repeat": 1,
-        "target_metric": "m", "target_value": 0.5, "decode": False,
+        "memory_limit_bytes": 10**6, "target_metric": "m", "target_value": 0.5, "decode": False,
     }  # fmt: skip
     covered = set(changed) | {"paper", "experiments", "time_limit_s", "checkpoint_s"}
     assert covered == {field.name for field in dataclasses.fields(Point)}

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from implementations import registry
 from implementations.clock import Clock
 from implementations.cluster.simulated import SimulatedCommunicator
@@ -20,6 +22,7 @@ def point_of(method: str, workers: int = 1, **changes: Any) -> Point:
     values: dict[str, Any] = {
         "paper": "averaging",
         "method": method,
+        "variant": registry.get(method).variants[0],
         "dataset": "digits",
         "data_size": 480,
         "model": {"name": "fc", "hidden": [16, 12]},
@@ -44,3 +47,9 @@ def trained(point: Point, results: Path, communicator: Any = None, **options: An
     run.train(options.get("report_progress", lambda done, total: None))
     run.stop_clock()
     return run
+
+
+def whole_model(run: Run) -> torch.Tensor | None:
+    """All weights (P,) of the model that is evaluated, where this process has it."""
+    with run.holding.whole() as net:
+        return None if net is None else net.theta_wp[0].clone()

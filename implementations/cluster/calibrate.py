@@ -123,13 +123,20 @@ def calibrate(
 
 
 def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
-    """The distinct training steps of points; the cards of their data sets tell the sizes."""
-    from implementations import recipe
+    """The distinct training steps of points; the cards of their data sets tell the sizes.
+
+    Steps on sparse inputs are not timed: how long they take depends on the samples.
+    """
+    from implementations import recipe, registry
     from implementations.data.cards import load_card
+    from implementations.models import BUILDERS
 
     shapes = []
     for point in points:
+        if BUILDERS[point.model["name"]]["inputs"] == "sparse":
+            continue
         sizes = load_card(point.dataset).sizes
+        point = registry.get(point.method).worker_point(point)
         shapes.append(
             {
                 "label": point.step_label,

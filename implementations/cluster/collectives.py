@@ -10,7 +10,7 @@ On equal links it reduces to the textbook forms, for m workers and n bytes:
 * recursive doubling ("butterfly"): ``log2(m) (a + n / b)``
 * Rabenseifner (recursive halving, then doubling): ``2 log2(m) a + 2 (m-1)/m n / b``
 * binomial tree, reduce and broadcast: ``2 ceil(log2 m) (a + n / b)``
-* star, all through one root: ``2 (m-1) (a + n / b)``
+* star, all through one root: ``2 (m-1) (a + n / b)``; a scatter or a gather is half of it
 * a round of pairwise mixing, one step of the butterfly's or the ring's: ``a + n / b``
 """
 
@@ -117,6 +117,10 @@ def seconds(
             return (m - 1) * places.shift_s(1, sent / (m - 1))
         case "alltoall":
             return sum(places.shift_s(k, sent / (m - 1)) for k in range(1, m))
+        case "scatter":
+            return places.star_s(sent / (m - 1))
+        case "gather":
+            return places.star_s(sent)
         case "mix" if algorithm != "direct":
             # mixing.pattern: how far apart those are that mix
             step, _, distance = algorithm.partition("-")

@@ -19,7 +19,7 @@ import torch
 from implementations.cluster import algorithms
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.mixing import pattern
-from implementations.cluster.volume import bounds, chunk_sizes, traffic
+from implementations.cluster.volume import bounds, chunk_sizes, direct_op, traffic
 from implementations.errors import UserError
 
 Buffers = torch.Tensor | Sequence[torch.Tensor]
@@ -257,18 +257,21 @@ class Communicator:
         """``blocks[hosted][destination]`` go to their destinations; returns ``received[hosted][source]``, new tensors.
 
         All blocks have one dtype; shapes are free. ``shapes[source][destination]``, of the whole group, spares the
-        small message, off the ledger, that tells receivers what is to come.
+        small message, off the ledger, that tells receivers what is to come. Where one worker alone sends, or gets,
+        anything, the ledger calls it a scatter, or a gather.
         """
         if len(blocks) != len(self.hosted) or any(len(row) != self.size for row in blocks):
             raise ValueError(
                 f"alltoall: needs {self.size} blocks for each of {len(self.hosted)} hosted workers"
             )
+        if self.size == 1:
+            _check(blocks[0][0])
+            return [[blocks[0][0].detach().clone()]]
         with self.ledger.call() as call:
             shape_of, dtype = self._announced(blocks, shapes, "alltoall")
             itemsize = dtype.itemsize
-            if self.size > 1:
-                sizes = tuple(tuple(_count(shape) * itemsize for shape in row) for row in shape_of)
-                call.kind = self._kind("alltoall", "direct", sizes, itemsize)
+            sizes = tuple(tuple(_count(shape) * itemsize for shape in row) for row in shape_of)
+            call.kind = self._kind(direct_op(sizes), "direct", sizes, itemsize)
             everyone = range(self.size)
             sends = {(s, d): blocks[i][d] for i, s in enumerate(self.hosted) for d in everyone}
             received = {
@@ -423,6 +426,22 @@ class Communicator:
         if self._links is not None:
             self._links.bcast_(_array(values), self._owners[0])
         return values
+
+    def control_collect(
+        self, buffers: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> list[torch.Tensor] | None:
+        """All workers' flat float32 buffers, of ``sizes`` values, on the process of worker 0; None on the others."""
+        mine = dict(zip(self.hosted, (buffer.contiguous() for buffer in buffers)))
+        if self._links is None:
+            return list(mine.values())
+        first = self._owners[0]
+        if self._process != first:
+            self._links.exchange([(first, _array(mine[r])) for r in self.hosted if sizes[r]], [])
+            return None
+        collected = [mine[r] if r in mine else torch.empty(size) for r, size in enumerate(sizes)]
+        far = [(owner, r) for r, owner in enumerate(self._owners) if owner != first and sizes[r]]
+        self._links.exchange([], [(owner, _array(collected[r])) for owner, r in far])
+        return collected
 
     def world_totals(self) -> dict[str, int]:
         """The ledger's totals over all workers, complete also after calls of split groups."""

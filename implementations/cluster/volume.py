@@ -49,11 +49,12 @@ def traffic(
     """What ``op`` by ``algorithm`` costs a group of ``group_size`` workers.
 
     Args:
-        op: allreduce | iallreduce | reduce_scatter | allgather | alltoall | bcast | permute | mix | barrier.
+        op: allreduce | iallreduce | reduce_scatter | allgather | alltoall | scatter | gather | bcast | permute | mix |
+            barrier.
         algorithm: one of ``ALGORITHMS`` for an all-reduce; the other operations have one form each: reduce_scatter and
-            allgather that of the ring, bcast that of the binomial tree, alltoall, permute and mix direct messages.
-        payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for alltoall also
-            the matrix [source][destination].
+            allgather that of the ring, bcast that of the binomial tree, the others direct messages.
+        payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for alltoall, scatter
+            and gather also the matrix [source][destination].
         group_size: workers in the group.
         itemsize: bytes of one value; chunks hold whole values.
         root: who has the data before a bcast.
@@ -76,7 +77,7 @@ def traffic(
                 [[b for q, b in enumerate(blocks) if q != (r + 1) % m] for r in range(m)] if m > 1 else [[]]
             )
             return _along_ring(max(blocks), sent)
-        case "alltoall":
+        case "alltoall" | "scatter" | "gather":
             return _alltoall(_matrix(payload, m, itemsize))
         case "bcast":
             return _tree_bcast(int(payload), m, root)  # type: ignore[arg-type]
@@ -107,6 +108,15 @@ def sent_bytes(
     """Bytes that each worker of the group sends; arguments and errors as for ``traffic``."""
     form = traffic(op, algorithm, payload, group_size, itemsize=itemsize, root=root, destination=destination)
     return list(form.sent_bytes)
+
+
+def direct_op(matrix: Sequence[Sequence[int]]) -> str:
+    """What direct messages of these sizes, [source][destination], amount to: scatter, gather or alltoall."""
+    far = [[size > 0 and source != to for to, size in enumerate(row)] for source, row in enumerate(matrix)]
+    sources, targets = sum(map(any, far)), sum(map(any, zip(*far)))
+    if sources == 1:
+        return "scatter"
+    return "gather" if targets == 1 else "alltoall"
 
 
 def chunk_sizes(total: int, parts: int) -> list[int]:

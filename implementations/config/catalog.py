@@ -34,6 +34,8 @@ class Catalog:
     licensed: frozenset[str] = frozenset()
     speech: frozenset[str] = frozenset()  # whose samples are the frames of utterances
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+    sparse: frozenset[str] = frozenset()  # data sets whose samples are sparse
+    sparse_models: frozenset[str] = frozenset()  # models for these, and for no others
 
     @classmethod
     def installed(cls) -> Catalog:
@@ -50,6 +52,12 @@ class Catalog:
             ),
             speech=frozenset(name for name, card in cards.items() if card.get("kind") == "speech"),
             stand_ins=_stand_ins(cards),
+            sparse=frozenset(name for name, card in cards.items() if card.get("kind") == "sparse"),
+            sparse_models=frozenset(
+                name
+                for name, builder in models.BUILDERS.items()
+                if builder.get("inputs", "dense") == "sparse"
+            ),
         )
 
 

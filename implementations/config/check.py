@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from implementations import recipe
+from implementations import models, recipe
 from implementations.config.catalog import Catalog
 from implementations.config.documents import allowed, check, known_names, schema
 from implementations.config.expand import Draft, Layer
@@ -16,7 +16,7 @@ from implementations.point import Point
 from implementations.registry import Param
 
 _NEEDED = ("method", "dataset", "model", "workers")
-_FLOATS = ("lr", "target_value", "time_limit_s", "checkpoint_s")
+_FLOATS = ("lr", "skew", "target_value", "time_limit_s", "checkpoint_s")
 
 
 def split_model(model: str | dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +112,10 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
     _put_stand_in(values, catalog)
     if "model" in values:
         values["model"] = split_model(values["model"])
-        named.append(_check_model(values["model"], draft.place("model"), catalog, problems))
+        fits = _check_model(values["model"], draft.place("model"), catalog, problems)
+        named.append(fits)
+        if fits and values["model"]["name"] in models.BUILDERS:
+            values["model"] = models.without_defaults(values["model"])
     if missing or not all(named):
         return None
 
@@ -127,6 +130,7 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
         "device": tier["device"],
         "threads_per_worker": tier["threads_per_worker"],
         "time_limit_s": float(tier["time_limit_s"]),
+        "variant": method.variants[0],
         "processes": values["workers"] if draft.sweep.evidence == "measured" else 1,
         **values,
     }
@@ -145,9 +149,13 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
     }
     # a default written out is the same point
     point = dataclasses.replace(point, method_params=filled, recipe=recipe.settings(point))
-    complaints = method.check(point) + recipe.check(point)
+    of_model = models.check(point.model) if point.model["name"] in models.BUILDERS else []
+    complaints = method.check(point) + recipe.check(point) + of_model
     for line in complaints:
         _relay(line, draft, problems)
+    _check_inputs(point, draft, catalog, problems)
+    _check_dropout(point, draft, problems)
+    _check_sharding(point, draft, catalog, problems)
     _check_sizes(point, draft, catalog, problems)
     _check_network(point, draft, tier.get("clusters", ()), problems)
     return None if complaints else point
@@ -215,6 +223,40 @@ def _relay(line: str, draft: Draft, problems: Problems) -> None:
         problems.say(draft.sweep.place, line)
 
 
+def _check_inputs(point: Point, draft: Draft, catalog: Catalog, problems: Problems) -> None:
+    """Sparse samples take another first layer than dense ones."""
+    sparse = point.dataset in catalog.sparse
+    if (point.model["name"] in catalog.sparse_models) == sparse:
+        return
+    fitting = sorted(name for name in catalog.models if (name in catalog.sparse_models) == sparse)
+    kind = "sparse" if sparse else "dense"
+    wanted = f"a model for the {kind} samples of {point.dataset}: {listing(fitting)}"
+    problems.add(draft.place("model"), point.model["name"], wanted)
+
+
+def _check_dropout(point: Point, draft: Draft, problems: Problems) -> None:
+    """Dropout is there to be compared with: on one worker, which nothing else regularises."""
+    dropout = point.model.get("dropout", 0)
+    if dropout > 0 and (point.method != "sequential" or point.workers > 1):
+        workers = "1 worker" if point.workers == 1 else f"{point.workers} workers"
+        got = f"dropout {dropout} with method {point.method} on {workers}"
+        problems.add(draft.place("model"), got, "dropout 0, or method sequential on one worker")
+
+
+def _check_sharding(point: Point, draft: Draft, catalog: Catalog, problems: Problems) -> None:
+    """Whether the data set has what the shards are made by."""
+    if point.sharding == "balanced" and point.dataset not in catalog.speech:
+        wanted = f"static, reshuffled or independent, as {point.dataset} has no utterances to deal out"
+        problems.add(draft.place("sharding"), point.sharding, wanted)
+    if draft.sweep.refused & {"sharding", "skew"}:
+        return
+    if point.sharding == "skewed" and point.skew is None:
+        problems.add(draft.place("sharding"), "skewed without skew", "skewed with skew, a number > 0")
+    if point.sharding != "skewed" and point.skew is not None:
+        got = f"{point.skew} with sharding {point.sharding}"
+        problems.add(draft.place("skew"), got, "null, or sharding skewed")
+
+
 def _check_sizes(point: Point, draft: Draft, catalog: Catalog, problems: Problems) -> None:
     """Workers, processes and samples must fit together."""
     if point.evidence == "measured" and point.processes != point.workers:
@@ -222,9 +264,6 @@ def _check_sizes(point: Point, draft: Draft, catalog: Catalog, problems: Problem
         problems.add(draft.place("processes"), str(point.processes), wanted)
     if point.processes > point.workers:
         problems.add(draft.place("processes"), str(point.processes), f"at most {point.workers}, the workers")
-    if point.sharding == "balanced" and point.dataset not in catalog.speech:
-        wanted = f"static or reshuffled, as {point.dataset} has no utterances to deal out"
-        problems.add(draft.place("sharding"), point.sharding, wanted)
     available = catalog.datasets[point.dataset]
     wanted_size = point.data_size if point.data_size is not None else available
     if wanted_size is None or draft.sweep.refused & {"workers", "minibatch", "data_size", "scaling"}:

@@ -24,7 +24,10 @@ class Samples(Protocol):
     """Chosen samples of a split, ready to be gathered minibatch by minibatch."""
 
     def take(self, rows: torch.Tensor) -> Batch:
-        """Inputs, float32 (n, features), and labels, int64 (n,), of these rows (int64); the caller's own."""
+        """Inputs, float32 (n, features) or ``SparseRows``, and labels, int64 (n,), of these rows (int64).
+
+        Both are the caller's own. Labels are (n, most) where a sample may have several.
+        """
 
     def __len__(self) -> int:
         """How many there are."""
@@ -110,6 +113,10 @@ class DataSet(ABC):
     def groups(self, split: str) -> np.ndarray | None:
         """Offsets (groups + 1,) of samples that belong together (the frames of an utterance), if they do."""
         return None
+
+    def labels(self, split: str) -> np.ndarray:
+        """Labels (n,) int64 of a whole split; of several a sample's first."""
+        return self.split(split).y[: self.sizes[split]]
 
     @property
     def recognition(self) -> Recognition | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 VALID_SHARE = 0.1  # of the training points, as such files come as train and test only
 
 _MASTER = 0  # splits belong to the data set
+_MOST = np.iinfo(np.int32).max  # points, features and labels; numbers of the latter are stored as int32
 _BLOCK = 4096  # points parsed at once: enough to be quick, little to hold as Python objects
 _POINT = re.compile(rb"(?:(\d+(?:,\d+)*)(?!\S))?((?:\s+\d+:[-+.\deE]+)*)\s*")
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open}
@@ -118,8 +119,11 @@ def _read(file: IO[bytes], path: Path) -> Points:
 
 def _header(line: bytes, path: Path) -> list[int]:
     counts = line.split()
-    if len(counts) != 3 or not all(field.isdigit() and int(field) for field in counts):
-        raise UserError(f"{path}: line 1: got {_shown(line)}; needed: points features labels, three counts")
+    if len(counts) != 3 or not all(
+        field.isdigit() and len(field) <= len(str(_MOST)) and 0 < int(field) <= _MOST for field in counts
+    ):
+        wanted = f"points features labels, three counts from 1 to {_MOST}"
+        raise UserError(f"{path}: line 1: got {_shown(line)}; needed: {wanted}")
     return list(map(int, counts))
 
 
@@ -147,7 +151,10 @@ def _parse(lines: list[bytes], features: int, labels: int) -> tuple[_Rows, _Rows
 
 def _rows(lengths: list[int], fields: list[bytes], values: np.ndarray, limit: int, what: str) -> _Rows:
     """Rows with sorted numbers below ``limit``, none of them twice."""
-    numbers = list(map(int, fields))
+    try:
+        numbers = list(map(int, fields))
+    except ValueError as error:  # thousands of digits
+        raise _Damaged(f"a {what} that is no number: {error}") from error
     if numbers and max(numbers) >= limit:
         raise _Damaged(f"{what} {max(numbers)} is out of range; by the header: 0 to {limit - 1}")
     indices, lengths = np.array(numbers, dtype=np.int32), np.array(lengths, dtype=np.int64)

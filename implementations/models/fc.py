@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import torch
 
-from implementations.models.linear import Linear
+from implementations.models.linear import Linear, chain_flops, layer_labels, uniform_
 from implementations.models.worker_model import WorkerModel
 
 _ACTIVATIONS = {
@@ -19,23 +18,26 @@ _ACTIVATIONS = {
 
 
 class FullyConnected(WorkerModel):
-    """Layers of ``widths`` units, input first and classes last."""
+    """Layers of ``widths`` units, input first and classes last. The units of hidden layer l have the label ``hl``."""
 
     def __init__(self, widths: Sequence[int], workers: int, activation: str) -> None:
         shapes: dict[str, tuple[int, ...]] = {}
+        axes: dict[str, tuple[str | None, ...]] = {}
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             shapes[f"w{layer}"] = (outputs, inputs)
             shapes[f"b{layer}"] = (outputs,)
-        super().__init__(shapes, workers)
+            labels = layer_labels(layer, len(widths) - 1)
+            axes[f"w{layer}"], axes[f"b{layer}"] = labels, labels[:1]
+        super().__init__(shapes, workers, axes)
         self.widths = tuple(widths)
         self._activation, self._activation_module = _ACTIVATIONS[activation]
+        self.zero_units_stay = activation != "sigmoid"  # sigmoid(0) is not 0
 
     def initialise(self, generator: torch.Generator) -> None:
         """Uniform in +-1/sqrt(fan-in), torch's own rule for linear layers; every worker gets the same weights."""
         for layer, inputs in enumerate(self.widths[:-1]):
-            bound = 1 / math.sqrt(inputs)
             for name in (f"w{layer}", f"b{layer}"):
-                self.weights[name][0].uniform_(-bound, bound, generator=generator)
+                uniform_(self.weights[name][0], inputs, generator)
         self.theta_wp[1:] = self.theta_wp[0]
 
     @property
@@ -45,20 +47,19 @@ class FullyConnected(WorkerModel):
 
     @property
     def flops_per_sample(self) -> int:
-        """Two per weight forward, two for the weight gradient, two for the input gradient (not in layer one)."""
-        products = [inputs * outputs for inputs, outputs in itertools.pairwise(self.widths)]
-        return 6 * sum(products) - 2 * products[0]
+        """Those of the matrix products."""
+        return chain_flops(self.widths)
 
     def logits(self, x_wbi: torch.Tensor) -> torch.Tensor:
         """Scores (W, B, classes) of inputs (W, B, features)."""
-        h_wbi, last = x_wbi, len(self.widths) - 2
+        h_wbi, last, training = x_wbi, len(self.widths) - 2, torch.is_grad_enabled()
         for layer in range(last + 1):
-            w_woi = self.weights[f"w{layer}"]
-            # autograd calls backward only where some input wants a gradient
-            w_woi = w_woi.detach().requires_grad_(torch.is_grad_enabled())
+            if self.shares and layer and not training:
+                h_wbi = h_wbi * self.shares[f"h{layer}"]
             h_wbi = Linear.apply(
                 h_wbi,
-                w_woi,
+                # autograd calls backward only where some input wants a gradient
+                self.weights[f"w{layer}"].detach().requires_grad_(training),
                 self.weights[f"b{layer}"],
                 self.grads[f"w{layer}"],
                 self.grads[f"b{layer}"],

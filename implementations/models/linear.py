@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -32,17 +35,31 @@ class Linear(torch.autograd.Function):
         ctx: Any,
         x_wbi: torch.Tensor,
         w_woi: torch.Tensor,
-        b_wo: torch.Tensor,
+        b_wo: torch.Tensor | None,
         gw_woi: torch.Tensor,
-        gb_wo: torch.Tensor,
+        gb_wo: torch.Tensor | None,
         gradient: AffineGradient | None = None,
+        batch_major: bool = False,
     ) -> torch.Tensor:
-        """Scores of the layer, (W, B, O); ``gradient``, where given, writes the gradients in place of backward."""
+        """Scores of the layer, (W, B, O); ``gradient``, where given, writes the gradients in place of backward.
+
+        A layer without bias has None for ``b_wo`` and ``gb_wo``. Its scores lie in memory as (B, W, O) where
+        ``batch_major`` asks for it, so that the workers' outputs are columns side by side for what comes next.
+        """
         ctx.save_for_backward(x_wbi, w_woi)
         ctx.grads, ctx.gradient = (gw_woi, gb_wo), gradient
         if len(x_wbi) == 1:
-            return torch.addmm(b_wo[0], x_wbi[0], w_woi[0].t()).unsqueeze(0)
-        return torch.baddbmm(b_wo.unsqueeze(1), x_wbi, w_woi.transpose(1, 2))
+            x_bi, w_io = x_wbi[0], w_woi[0].t()
+            y_bo = torch.mm(x_bi, w_io) if b_wo is None else torch.addmm(b_wo[0], x_bi, w_io)
+            return y_bo.unsqueeze(0)
+        w_wio = w_woi.transpose(1, 2)
+        if b_wo is not None:
+            return torch.baddbmm(b_wo.unsqueeze(1), x_wbi, w_wio)
+        if not batch_major:
+            return torch.bmm(x_wbi, w_wio)
+        workers, batch, outputs = *x_wbi.shape[:2], w_woi.shape[1]
+        y_wbo = x_wbi.new_empty(batch, workers, outputs).transpose(0, 1)
+        return torch.bmm(x_wbi, w_wio, out=y_wbo)
 
     @staticmethod
     def backward(ctx: Any, gy_wbo: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -53,12 +70,15 @@ class Linear(torch.autograd.Function):
             ctx.gradient(x_wbi, gy_wbo, gw_woi, gb_wo)
         else:
             weight_gradient(gy_wbo, x_wbi, gw_woi)
-            torch.sum(gy_wbo, 1, out=gb_wo)
+            if gb_wo is not None:
+                torch.sum(gy_wbo, 1, out=gb_wo)
         gx_wbi = None
         if ctx.needs_input_grad[0]:
-            one = len(x_wbi) == 1
-            gx_wbi = torch.mm(gy_wbo[0], w_woi[0]).unsqueeze(0) if one else torch.bmm(gy_wbo, w_woi)
-        return gx_wbi, None, None, None, None, None
+            if len(x_wbi) == 1:
+                gx_wbi = torch.mm(gy_wbo[0], w_woi[0]).unsqueeze(0)
+            else:
+                gx_wbi = torch.bmm(gy_wbo, w_woi, out=torch.empty_like(x_wbi))  # laid out as the input was
+        return gx_wbi, *[None] * 6
 
 
 def weight_gradient(gy_wbo: torch.Tensor, x_wbi: torch.Tensor, gw_woi: torch.Tensor) -> None:
@@ -67,3 +87,23 @@ def weight_gradient(gy_wbo: torch.Tensor, x_wbi: torch.Tensor, gw_woi: torch.Ten
         torch.mm(gy_wbo[0].t(), x_wbi[0], out=gw_woi[0])
     else:
         torch.bmm(gy_wbo.transpose(1, 2), x_wbi, out=gw_woi)
+
+
+def layer_labels(layer: int, layers: int) -> tuple[str | None, str | None]:
+    """Labels of a layer's outputs and inputs in a chain of ``layers``: ``h1``, ``h2``, ... and None at both ends."""
+    return (f"h{layer + 1}" if layer + 1 < layers else None), (f"h{layer}" if layer else None)
+
+
+def chain_flops(widths: Sequence[int]) -> int:
+    """Operations of one training sample in the products of a chain of layers.
+
+    Two per weight forward, two for the weight gradient, two for the input gradient (not in layer one).
+    """
+    products = [inputs * outputs for inputs, outputs in itertools.pairwise(widths)]
+    return 6 * sum(products) - 2 * products[0]
+
+
+def uniform_(weights: torch.Tensor, inputs: int, generator: torch.Generator) -> None:
+    """Uniform in +-1/sqrt(inputs), torch's own rule for a linear layer of so many inputs."""
+    bound = 1 / math.sqrt(inputs)
+    weights.uniform_(-bound, bound, generator=generator)

@@ -49,7 +49,8 @@ def _arrow_type(entry: dict[str, Any]) -> pa.DataType:
 CONFIGURATION = [
     "paper", "method", "variant", "dataset", "data_size", "model", "workers", "processes", "threads_per_worker",
     "oversubscribed", "device", "scaling", "minibatch", "epochs", "sync_period", "algorithm", "mixing", "content", "lr",
-    "lr_scaling", "optimizer", "init", "schedule", "recipe", "sharding", "network", "evidence",
+    "lr_scaling", "optimizer", "init", "schedule", "recipe", "sharding", "network", "evidence", "server", "partition",
+    "redraw", "overlap", "lost_steps", "skew", "memory_limit_bytes", "passes",
 ]  # fmt: skip
 
 
@@ -106,8 +107,12 @@ def in_experiment(runs: pd.DataFrame, *names: str) -> pd.Series:
 
 
 def is_speech(runs: pd.DataFrame) -> pd.Series:
-    """Which runs are of speech."""
-    return runs["data_kind"].notna().astype(bool)
+    """Which runs are of frames of utterances: all of a data set of which any run has an error of frames or words.
+
+    That the data are recordings (``data_kind``) does not say so: spoken keywords are classified whole.
+    """
+    known = runs["frame_error"].notna() | runs["wer"].notna()
+    return runs["dataset"].isin(set(runs.loc[known, "dataset"])).fillna(False).astype(bool)
 
 
 def is_true(flag: Any) -> bool:

@@ -19,7 +19,7 @@ from scipy import stats
 from implementations.errors import UserError
 from implementations.reporting.claims import Claim
 from implementations.reporting.columns import types
-from implementations.reporting.rows import ENDED, matches, values_of
+from implementations.reporting.rows import ENDED, OVER_MEMORY, matches, values_of
 from implementations.reporting.statistics import (
     FEWEST_FOR_INTERVAL,
     Summary,
@@ -107,12 +107,15 @@ class Task:
     def groups(self) -> list[pd.DataFrame]:
         """The rows of each group with their ``value``; a group without any is NothingToJudge."""
         statuses = ENDED + (("diverged",) if self.how.get("diverged_as") is not None else ())
+        if re.search(rf"\b{OVER_MEMORY}\b", self.how["value"]):
+            statuses += (OVER_MEMORY,)
         found = []
         for filters in self.filters():
             rows = self.frame[matches(self.frame, filters, self.where)]
             rows = rows[rows["status"].isin(statuses)] if len(rows) else rows
             if not len(rows):
                 raise NothingToJudge("no run of " + ", ".join(f"{k}={v}" for k, v in filters.items()))
+            rows = _with_ends(rows)
             value = values_of(rows, self.how["value"], self.how.get("diverged_as"), self.where)
             rows = rows.assign(value=value)[value.notna()]
             if self.resamples:
@@ -361,6 +364,17 @@ class Task:
         if not contrasted:
             return ""
         return f"{self.how.get('contrast', 'difference')} of {_in_words(self.how['value'])}"
+
+
+def _with_ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with what their ends say in numbers.
+
+    ``over_memory``: 1 where a worker's state did not fit, else 0; ``bytes_to_target``: infinite where it was missed.
+    """
+    over = (rows["status"] == OVER_MEMORY).fillna(False).astype(float)
+    missed = (rows["status"] == "target_missed").fillna(False).astype(bool)
+    spent = pd.to_numeric(rows["bytes_to_target"], errors="coerce").astype(float)
+    return rows.assign(**{OVER_MEMORY: over, "bytes_to_target": spent.mask(missed, np.inf)})
 
 
 def _bootstrap_of_two(a: np.ndarray, b: np.ndarray, ratio: bool, centre: Any) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,20 @@ def groups_of(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[dict[str, 
     """Groups of equal ``keys`` (absent values are equal to each other), in order, each with its keys as a dict."""
     if not len(frame):
         return
-    for _, rows in frame.groupby(keys, dropna=False, sort=True):
-        yield {key: cell_value(rows[key].iloc[0]) for key in keys}, rows
+    for values, rows in frame.groupby(keys, dropna=False, sort=True):
+        yield {key: cell_value(value) for key, value in zip(keys, values, strict=True)}, rows
+
+
+def most_frequent(rows: pd.DataFrame, columns: Iterable[str], by: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows with the most frequent combination of ``columns``, for each group of ``by``."""
+    columns, by = list(columns), list(by)
+    if not len(rows) or not columns:
+        return rows
+    if by:
+        parts = [most_frequent(part, columns) for _, part in rows.groupby(by, dropna=False)]
+        return pd.concat(parts).sort_index()
+    code = rows.groupby(columns, dropna=False).ngroup()
+    return rows[code == code.mode().iloc[0]]
 
 
 def cell_value(cell: Any) -> Any:
@@ -43,13 +55,17 @@ def first_value(rows: pd.DataFrame, name: str) -> Any:
 
 _WHOLE = (
     "data_size", "model_params", "workers", "threads_per_worker", "minibatch", "global_batch", "epochs", "sync_period",
-    "n", "base_threads", "diverged", "runs", "ng_update_period", "reference_words",
+    "n", "base_threads", "diverged", "runs", "ng_update_period", "reference_words", "worker_params", "width",
+    "hidden_layers", "memory_limit_bytes", "passes", "reached", "pairs", "seeds_crossing",
 )  # fmt: skip
 _TEXT = (
     "paper", "evidence", "cluster", "method", "dataset", "data_kind", "model", "scaling", "algorithm", "mixing",
     "content", "lr_scaling", "optimizer", "reduction", "max_change_rule", "init", "schedule", "settings", "recipe",
-    "spread", "base", "command", "metric", "run_id", "status", "note", "formula",
+    "spread", "base", "command", "metric", "run_id", "status", "note", "formula", "variant", "server", "partition",
+    "sharding", "experiments", "name", "plain_model", "first", "second", "faster_below", "faster_above", "source",
 )  # fmt: skip
+
+_FLAGS = ("oversubscribed", "matches_closed_form", "redraw", "lost_steps", "fits", "best")
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:
@@ -60,7 +76,7 @@ def typed(table: pd.DataFrame) -> pd.DataFrame:
             kinds[name] = "string"
         elif name in _WHOLE:
             kinds[name] = "Int64"
-        elif name in ("oversubscribed", "matches_closed_form"):
+        elif name in _FLAGS:
             kinds[name] = "boolean"
         else:
             kinds[name] = float

@@ -80,6 +80,7 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "minibatch": ("minibatch per worker", number),
     "global_batch": ("global batch", number),
     "sync_period": ("K", number),
+    "local_steps": ("J", number),
     "lr": ("rate", number),
     "lr_scaling": ("rate scaling", text),
     "n": ("n", number),
@@ -144,6 +145,32 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "share": ("comm. of training (%)", percent),
     "share_low": ("low (%)", percent),
     "share_high": ("high (%)", percent),
+    "worker_params": ("parameters per worker", number),
+    "worker_share": ("share of the network (%)", percent),
+    "server_bytes": ("stored for others (MB)", scaled(MB)),
+    "resident_bytes": ("resident memory, growth (MB)", scaled(MB)),
+    "memory_limit_bytes": ("limit per worker (MB)", scaled(MB)),
+    "held_bytes": ("held per worker (MB)", scaled(MB)),
+    "target_value": ("target", number),
+    "p_at_1": ("P@1", number),
+    "p_at_3": ("P@3", number),
+    "p_at_5": ("P@5", number),
+    "mbit_s": ("Mbit/s", brief),
+    "units_per_worker": ("units per worker", number),
+    "width": ("units of a hidden layer", number),
+    "skew": ("concentration of labels", number),
+    "lost_steps": ("loses steps", text),
+    "passes": ("passes over the data in an epoch", number),
+    "reached_of": ("seeds at the target", text),
+    "steps_spent": ("steps to the target", text),
+    "bytes_spent": ("sent to the target (MB)", text),
+    "byte_ratios": ("bytes, data parallel : local SGD : IST", text),
+    "crossing": ("equally fast at (Mbit/s)", text),
+    "faster_below": ("faster on slower networks", text),
+    "faster_above": ("faster on quicker networks", text),
+    "points_lost": ("points lost", text),
+    "threshold_units": ("threshold (units per worker)", text),
+    "precisions": ("P@1 / P@3 / P@5 (%)", text),
     "error_low": ("low (%)", percent),
     "error_high": ("high (%)", percent),
     "comm_step_s": ("comm. per step (ms)", scaled(1e-3)),
@@ -184,8 +211,11 @@ SAID_ONCE = (
     "evidence", "cluster", "dataset", "data_size", "model", "model_params", "scaling", "minibatch", "epochs", "lr",
     "metric", "spread", "threads_per_worker", "data_kind", "optimizer", "max_change_rule", "reduction", "momentum",
     "ng_update_period", "init", "schedule", "settings", "method", "mixing", "content", "lr_scaling", "sync_period",
-    "reference_words", "epochs_done", "diverged", "formula",
+    "reference_words", "epochs_done", "diverged", "formula", "local_steps", "variant", "server", "partition", "redraw",
+    "overlap", "lost_steps", "sharding", "passes", "memory_limit_bytes", "target_value", "hidden_layers", "plain_model",
 )  # fmt: skip
+# Values that go without saying: a column of nothing else is left out.
+UNSAID = {"variant": "default", "passes": 1}
 
 
 @dataclass(frozen=True)
@@ -206,9 +236,7 @@ def table_of(frame: pd.DataFrame, leave_out: tuple[str, ...] = LEFT_OUT, most_ro
     """
     commands = list(dict.fromkeys(frame["command"].dropna())) if "command" in frame else []
     hidden = {*leave_out, *(["command"] if len(commands) < 2 else [])}
-    names = [
-        name for name in frame.columns if name not in hidden and (frame[name].notna().any() or not len(frame))
-    ]
+    names = [name for name in frame.columns if name not in hidden and (_says(frame, name) or not len(frame))]
     shared = [
         name
         for name in names
@@ -229,6 +257,12 @@ def table_of(frame: pd.DataFrame, leave_out: tuple[str, ...] = LEFT_OUT, most_ro
         rows.append(cells)
     headings = [_heading(name)[0] for name in names]
     return Table(headings, rows, commands[0] if len(commands) == 1 else "", len(frame) - len(shown), common)
+
+
+def _says(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a column has a value that does not go without saying."""
+    values = frame[name].dropna()
+    return bool(len(values)) and not (name in UNSAID and (values == UNSAID[name]).all())
 
 
 def _heading(name: str) -> tuple[str, Callable[[Any], str]]:

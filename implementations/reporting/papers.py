@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's key, its title in the report, and its address."""
+    """A paper's key, its title in the report, its address, and its own words.
+
+    ``period``: its letter for the steps between two exchanges; ``methods``: what it calls a method, where that is not
+    what the suite calls it.
+    """
 
     key: str
     title: str
     address: str
+    period: str = "K"
+    methods: Mapping[str, str] = field(default_factory=dict)
 
 
 PAPERS = {
@@ -26,6 +33,13 @@ PAPERS = {
             "ist",
             "Yuan et al. 2019/2022: independent subnet training",
             "https://arxiv.org/abs/1910.02120",
+            period="J",
+            methods={
+                "ist": "IST",
+                "averaging": "local SGD",
+                "data_parallel": "data parallel",
+                "sequential": "one worker",
+            },
         ),
         Paper(
             "spark",

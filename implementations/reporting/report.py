@@ -16,18 +16,30 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
+from implementations.reporting import subnets
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
 from implementations.reporting.files import DamagedTable, read_table, write_whole
+from implementations.reporting.findings import findings
 from implementations.reporting.html import brief, inline_svg, number, percent, table_of, text
 from implementations.reporting.losses import sentence
+from implementations.reporting.pagetables import ON_PAGE, in_words
 from implementations.reporting.papers import paper_of
 from implementations.reporting.tables import TITLES, command_for
 from implementations.reporting.verdicts import COLUMNS, VERDICTS
 from implementations.reporting.wordtable import corpus_name
 
 # Tables in the order of the page; the others have sections of their own.
-PAPER_TABLES = ("speedup", "time_split", "accuracy", "volume", "tuning")
+PAPER_TABLES = ("targets", "times", "crossings", "width", "memory", "speedup", "time_split", "accuracy", "volume",
+                "tuning")  # fmt: skip
+# Parts of a paper's section for figures beside its main ones, and their headings.
+SECTIONS = {
+    "images": "The same on images",
+    "elsewhere": "The same on other networks and data, and as published",
+    "time": "Real ranks: samples per second and where the time went",
+}
+# The paper's own tables stand under ours.
+KINDS = (*EVIDENCE, "published")
 VERDICT_MARKS = {
     "reproduced": ("good", "\N{CHECK MARK}"),
     "shape holds": ("good", "\N{TILDE OPERATOR}"),
@@ -157,16 +169,25 @@ def _paper(
         table = tables[name]
         own = _of_paper(table, key)
         # a table for each kind of evidence: they share no column on the page
-        for evidence in [kind for kind in EVIDENCE if len(own) and (own["evidence"] == kind).any()]:
-            shown.append(_shown(own[own["evidence"] == evidence], name, evidence))
+        for evidence in [kind for kind in KINDS if len(own) and (own["evidence"] == kind).any()]:
+            rows = own[own["evidence"] == evidence]
+            rows = in_words(ON_PAGE[name](rows) if name in ON_PAGE else rows, key)
+            shown.append(_shown(rows, name, evidence))
     own_figures = [figure for figure in figures if figure["paper"] == key]
     return {
         "key": key,
         "title": paper.title,
         "address": paper.address,
+        "sentences": findings(*(_of_paper(tables[name], key) for name in ("targets", "width", "crossings")))
+        if key == subnets.PAPER
+        else [],
         "figures": [figure for figure in own_figures if not figure.get("section")],
         "tables": shown,
-        "images": [figure for figure in own_figures if figure.get("section") == "images"],
+        "sections": [
+            {"key": name, "title": title, "figures": figures}
+            for name, title in SECTIONS.items()
+            if (figures := [figure for figure in own_figures if figure.get("section") == name])
+        ],
         "speech": _speech(_of_paper(tables["wer"], key), own_figures),
         "lost": _lost(*(_of_paper(tables[name], key) for name in ("fitted", "loss")), own_figures),
         "command": command_for(key, tier),
@@ -320,7 +341,7 @@ def _conditions(published: pd.DataFrame) -> dict[str, str]:
     for key, row in published.iterrows():
         workers, period = row.get("workers"), row.get("sync_period")
         parts = [f"{int(workers)} worker{'s' if workers > 1 else ''}"] if pd.notna(workers) else []
-        parts += [f"K={int(period)}"] if pd.notna(period) else []
+        parts += [f"{paper_of(str(row.get('paper'))).period}={int(period)}"] if pd.notna(period) else []
         for name in differ:
             if pd.notna(row[name]):
                 parts.append(

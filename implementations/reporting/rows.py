@@ -15,6 +15,8 @@ from implementations.reporting.files import read_table
 
 # A run that trained to its end; a missed target is a result (its time to target is infinite).
 ENDED = ("ok", "target_missed")
+# A run whose worker's state does not fit the memory it may take: a result, without a network.
+OVER_MEMORY = "over_memory"
 # A run that left no result: it broke, ran out of time, or was asked for and has no record.
 BROKEN = ("failed", "timeout", "skipped")
 

@@ -42,6 +42,23 @@ def median_and_spread(values: Sequence[float]) -> Summary:
     return Summary(float(centre), float(low), float(high), int(array.size), "quartiles")
 
 
+def median_and_range(values: Sequence[float]) -> Summary:
+    """Median of seeds with their range, or with the 95 % bootstrap interval of the median from six seeds on.
+
+    Infinite values (a missed target) count, NaN is left out.
+    """
+    array = _finite(values)
+    if not array.size:
+        return Summary(np.nan, np.nan, np.nan, 0, "no value")
+    centre = float(np.median(array))
+    if array.size == 1:
+        return Summary(centre, centre, centre, 1, "single value")
+    if array.size < FEWEST_FOR_INTERVAL:
+        return Summary(centre, float(array.min()), float(array.max()), int(array.size), "range")
+    low, high = bootstrap_interval(array, np.median)
+    return Summary(centre, low, high, int(array.size), "95 % interval")
+
+
 def range_or_interval(values: Sequence[float]) -> Summary:
     """Mean of seeds with their range, or with Student's 95 % interval from six seeds on."""
     array = _finite(values)
@@ -81,5 +98,7 @@ def bootstrap_interval(
         raise ValueError("an interval needs at least two values")
     picks = np.random.default_rng(seed).integers(0, array.size, size=(resamples, array.size))
     drawn = np.apply_along_axis(statistic, 1, array[picks])
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    # between an infinite value and another there is nothing to interpolate
+    method = "linear" if np.isfinite(drawn).all() else "nearest"
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], method=method)
     return float(low), float(high)

@@ -6,7 +6,7 @@ Every row names its kind of evidence; numbers of different kinds are never summa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,19 @@ from implementations.reporting.grouping import (
     typed,
 )
 from implementations.reporting.losses import fitted_table, loss_table
+from implementations.reporting.memory import RANKS, memory_table
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.statistics import median_and_spread, range_or_interval
+from implementations.reporting.targets import (
+    aimed,
+    bandwidths,
+    crossings_table,
+    seed_times,
+    targets_table,
+    times_table,
+)
 from implementations.reporting.utterances import as_utterances
+from implementations.reporting.widths import width_table
 from implementations.reporting.wordtable import wer_table
 
 SAME_CODE, BEST_SEQUENTIAL = "same code, one worker", "best sequential"
@@ -36,7 +46,7 @@ TUNING = "tuning"
 NOT_A_RESULT = (*BROKEN, "diverged")
 
 # What a run and its base share: the work that is done.
-_WORK = ["dataset", "data_size", "model", "epochs", "scaling", "device", "optimizer"]
+_WORK = ["dataset", "data_size", "model", "epochs", "passes", "scaling", "device", "optimizer"]
 
 TITLES = {
     "speedup": (
@@ -66,6 +76,37 @@ TITLES = {
     "volume": (
         "Bytes",
         "Bytes on the wire as counted, by closed form, and as the paper counts (GB = 1e9 bytes).",
+    ),
+    "targets": (
+        "What the target costs",
+        "Until validation accuracy first reaches the target: steps of a worker and bytes of all workers, as counted; "
+        "median over seeds with their range, or from six seeds on the median's 95 % interval. A seed that misses the "
+        "target counts as infinite. The last columns are the bytes of data parallelism and of local SGD with the same "
+        "J over those of the row, seed by seed.",
+    ),
+    "times": (
+        "Time to the target by cluster",
+        "Simulated: the time model's seconds until the target, on every cluster; median over seeds with their range. "
+        "Bandwidths are payload between two workers. Best (on the page a star): no other J of the method is faster "
+        "there.",
+    ),
+    "crossings": (
+        "Where methods change places",
+        "Simulated: the bandwidth at which two methods take equally long to the target, each at its fastest J, "
+        "interpolated in logarithms between clusters a factor of ten apart; low and high are the range over the seeds "
+        "that cross once. Without a bandwidth, one of the two is faster on all of these networks.",
+    ),
+    "width": (
+        "How wide a subnet must be",
+        "Points of test accuracy lost against one worker of the same full width, seed by seed. Threshold: the smallest "
+        "number of units per worker from which on the mean loss stays below 1 point (never: at no width here), its low "
+        "and high those of single seeds; the last row of a setting is of all numbers of workers.",
+    ),
+    "memory": (
+        "What fits in memory",
+        "Held: a worker's state and what it stores for others, against the limit. What does not fit was not trained. "
+        "Precision on the test set: mean over seeds with their range. Published rows are the paper's own table: other "
+        "data, 16 GB a worker.",
     ),
     "validation": (
         "Time model against measurement",
@@ -104,11 +145,13 @@ def make_tables(
     utterances: pd.DataFrame | str | Path | None = None,
     config_dir: str | Path = CONFIG,
     losses: pd.DataFrame | None = None,
+    results_dir: str | Path = "results",
 ) -> dict[str, pd.DataFrame]:
     """Make every table and write ``<name>.csv`` and ``<name>.parquet``; tables without rows are written too.
 
     ``utterances``: ``utterances.parquet``, or its rows; without it word error rates have no interval over speakers.
-    ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``.
+    ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``. ``results_dir``: where the
+    runs' curves are.
     """
     tables = make_tables_in_memory(
         as_runs(runs),
@@ -118,6 +161,8 @@ def make_tables(
         as_utterances(utterances),
         load_published(config_dir),
         losses,
+        results_dir,
+        bandwidths(config_dir),
     )
     for name, table in tables.items():
         write_table(table, Path(out_dir) / f"{name}.csv")
@@ -132,15 +177,23 @@ def make_tables_in_memory(
     utterances: pd.DataFrame | None = None,
     published: pd.DataFrame | None = None,
     losses: pd.DataFrame | None = None,
+    results_dir: str | Path = "results",
+    networks: Mapping[str, float] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Every table by its name."""
+    """Every table by its name. ``networks``: of ``targets.bandwidths``."""
     results = reported(runs)
+    seconds = seed_times(aimed(results), timings, networks or {})
     return {
         "speedup": speedup_table(results, timings, tier),
         "time_split": time_split_table(results),
         "accuracy": accuracy_table(results[~is_speech(results)], tier),
         "wer": wer_table(results, utterances, published, tier),
         "volume": volume_table(results, tier),
+        "targets": targets_table(results, results_dir, tier),
+        "times": times_table(seconds, tier),
+        "crossings": crossings_table(seconds, tier),
+        "width": width_table(results, tier),
+        "memory": memory_table(results, published, tier),
         "tuning": tuning_table(runs, tier),
         "validation": validation_table(validation),
         "fitted": fitted_table(published),
@@ -172,10 +225,11 @@ def _is_trial(name: str) -> bool:
 # -- speedup -----------------------------------------------------------------------------------------------------------
 
 SPEEDUP_COLUMNS = [
-    "paper", "evidence", "cluster", "method", "dataset", "data_size", "model", "model_params", "scaling", "workers",
-    "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period", "algorithm", "mixing",
-    "optimizer", "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread", "samples_per_s",
-    "time_to_target_s", "base", "base_seconds", "base_threads", "speedup", "speedup_low", "speedup_high", "command",
+    "paper", "evidence", "cluster", "method", "server", "dataset", "data_size", "model", "model_params", "scaling",
+    "workers", "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period",
+    "algorithm", "mixing", "optimizer", "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread",
+    "samples_per_s", "time_to_target_s", "base", "base_seconds", "base_threads", "speedup", "speedup_low",
+    "speedup_high", "command",
 ]  # fmt: skip
 
 
@@ -240,7 +294,16 @@ def _time_to_target(rows: pd.DataFrame) -> pd.Series:
 
 def _same_code_base(keys: dict[str, Any], groups: list[Any]) -> Any:
     """The group of the same method with one worker; the nearest in algorithm and period, which do nothing there."""
-    shared = ["paper", "method", "variant", "threads_per_worker", "minibatch", *_work(keys)]
+    shared = [
+        "paper",
+        "method",
+        "variant",
+        "server",
+        "partition",
+        "threads_per_worker",
+        "minibatch",
+        *_work(keys),
+    ]
 
     def nearness(group: Any) -> tuple[bool, int]:
         settings = ("sync_period", "algorithm", "lr", "lr_scaling")
@@ -338,7 +401,7 @@ def _modelled_time_to_target(rows: pd.DataFrame) -> float:
 def time_split_table(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each measured configuration: the parts of the repeat with the (lower) median wall time."""
     names = ["paper", "evidence", "method", "dataset", "data_size", "model", "workers", "threads_per_worker",
-             "oversubscribed", "minibatch", "sync_period", "algorithm", "mixing"]  # fmt: skip
+             "oversubscribed", "minibatch", "sync_period", "algorithm", "mixing", "server"]  # fmt: skip
     ended = ended_runs(runs)
     measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["wall_s"].notna()]
     rows = []
@@ -356,7 +419,10 @@ def _training_s(run: pd.Series) -> float:
     return float(found) if found else float(run["wall_s"])
 
 
-QUALITY = ("wer", "frame_error", "accuracy", "valid_accuracy")
+QUALITY = ("wer", "frame_error", "p_at_1", "accuracy", "valid_accuracy")
+# How a network is split, what its workers' data and memory are: of a row beside method and sizes.
+_SPLIT = ["variant", "server", "partition", "redraw", "overlap", "lost_steps", "sharding", "skew",
+          "memory_limit_bytes", "passes"]  # fmt: skip
 
 
 def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
@@ -366,7 +432,7 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     """
     names = ["paper", "evidence", "method", "dataset", "data_size", "model", "model_params", "workers", "minibatch",
              "epochs", "sync_period", "algorithm", "mixing", "optimizer", "init", "schedule", "lr",
-             "lr_scaling"]  # fmt: skip
+             "lr_scaling", *_SPLIT]  # fmt: skip
     keys = [
         name for name in CONFIGURATION if name not in ("processes", "threads_per_worker", "oversubscribed")
     ]
@@ -375,7 +441,7 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     for found, group in groups_of(finished, keys):
         ended = ended_runs(group)
         metric = next((name for name in QUALITY if ended[name].notna().any()), "accuracy")
-        seeds = ended.groupby("seed")[[metric, "train_loss", "steps"]].mean()
+        seeds = ended.groupby("seed")[[*dict.fromkeys([metric, "train_loss", "steps", *RANKS])]].mean()
         value = range_or_interval(seeds[metric].astype(float))
         rows.append(
             {name: found.get(name, first_value(group, name)) for name in names}
@@ -389,6 +455,7 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
                 "diverged": int((group["status"] == "diverged").sum()),
                 "train_loss": float(seeds["train_loss"].astype(float).mean()),
                 "steps": float(seeds["steps"].astype(float).mean()),
+                **{name: float(seeds[name].astype(float).mean()) for name in RANKS},
                 "command": command_for(found["paper"], tier),
             }
         )
@@ -403,6 +470,7 @@ def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
         "diverged",
         "train_loss",
         "steps",
+        *RANKS,
         "command",
     ]
     return typed(pd.DataFrame(rows, columns=columns))
@@ -431,14 +499,15 @@ VOLUME_COLUMNS = [
     "paper", "evidence", "method", "dataset", "data_size", "model", "model_params", "workers", "epochs", "minibatch",
     "sync_period", "algorithm", "n", "steps", "payload_bytes", "sent_bytes_total", "sent_bytes_predicted",
     "matches_closed_form", "sent_bytes_per_worker", "sent_bytes_max_worker", "paper_bytes", "messages",
-    "state_bytes_per_worker", "command",
+    "worker_params", "worker_share", "state_bytes_per_worker", "server_bytes", "resident_bytes", *_SPLIT, "command",
 ]  # fmt: skip
 
 
 def volume_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     """A row for each configuration and kind of evidence: counted bytes, the closed form, the paper's own count."""
     counted = ["steps", "payload_bytes", "sent_bytes_total", "sent_bytes_predicted", "sent_bytes_max_worker",
-               "paper_bytes", "messages", "state_bytes_per_worker"]  # fmt: skip
+               "paper_bytes", "messages", "worker_params", "state_bytes_per_worker", "server_bytes",
+               "resident_bytes"]  # fmt: skip
     keys = [
         name
         for name in CONFIGURATION
@@ -460,6 +529,7 @@ def volume_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
             "n": len(group),
             "matches_closed_form": None if equal is None else bool(equal),
             "sent_bytes_per_worker": row["sent_bytes_total"] / found["workers"],
+            "worker_share": row["worker_params"] / (row["model_params"] or np.nan),
             "command": command_for(found["paper"], tier),
         }
         rows.append(row)

@@ -71,7 +71,7 @@ def _check_same(rows: Sequence[Mapping[str, str]], held: Mapping[str, Path], ind
 def _clips(held: Mapping[str, Path], rows: Sequence[Mapping[str, str]]) -> Iterator[Clip]:
     for row in rows:
         speaker = None if row["label"] == LABELS[0] else row["speaker"]
-        yield Clip(row["file"], row["label"], speaker, _decode(held[_stem(row["file"])]))
+        yield Clip(row["file"], row["label"], speaker, decode(held[_stem(row["file"])]))
 
 
 def _stem(file: str | Path) -> str:
@@ -79,7 +79,11 @@ def _stem(file: str | Path) -> str:
     return str(file).partition(".")[0]
 
 
-def _decode(path: Path) -> np.ndarray:
+def decode(path: Path) -> np.ndarray:
+    """The samples of a clip, float32 of at most 1, (samples,) or (samples, channels).
+
+    UserError names a file that cannot be decoded, or is not at ``RATE``.
+    """
     import soundfile
 
     name = f"{path.parent.name}/{path.name}"

@@ -48,6 +48,11 @@ def test_pieces_go_round_the_ring_by_the_bytes_that_a_worker_sent(m):
     assert seconds("reduce_scatter", "ring", flat(m), N, sent, m - 1) == pytest.approx(expected)
     assert seconds("allgather", "ring", flat(m), N / m, sent, m - 1) == pytest.approx(expected)
     assert seconds("alltoall", "library", flat(m), N, sent, m - 1) == pytest.approx(expected)
+    # through one root, one worker after the other
+    assert seconds("scatter", "direct", flat(m), N, N * (m - 1), m - 1) == pytest.approx(
+        (m - 1) * (A + N / B)
+    )
+    assert seconds("gather", "direct", flat(m), N, N, 1) == pytest.approx((m - 1) * (A + N / B))
     assert seconds("permute", "library", flat(m), N, N, 1) == pytest.approx(A + N / B)
 
 

@@ -306,3 +306,27 @@ def test_the_papers_cluster_takes_its_one_gpu_epoch_as_input(tmp_path):
     assert set(split["evidence"]) == {"projected"}
     assert split.loc["communication", "minutes"] * 60 == pytest.approx(sixteen["comm_s"])
     assert split.loc["communication", "share_of_lost"] == pytest.approx(1, abs=0.01)
+
+
+def test_a_projection_borrows_the_steps_that_runs_here_took_to_their_target(tmp_path, cluster):
+    """Of the same method, workers and period and as deep a net: the largest one's, the median over its seeds."""
+    ours = {"workers": 16, "target": 0.9, "period": 10}
+    runs = pd.DataFrame([
+        run("a", tmp_path, steps=100, reached=True, seed=1, **ours),
+        run("b", tmp_path, steps=140, reached=True, seed=2, **ours),
+        run("c", tmp_path, steps=100, status="target_missed", seed=3, **ours),
+        run("smaller", tmp_path, steps=20, reached=True, model_params=10, **ours),
+        run("other period", tmp_path, steps=20, reached=True, workers=16, target=0.9, period=5),
+        run("shallow", tmp_path, steps=20, reached=True, **{**ours, "model": "fc-8"}),
+    ])  # fmt: skip
+    deep = "-".join(["fc", *["2048"] * 6])
+    runs.loc[runs["run_id"] != "shallow", "model"] = deep
+    points = [paper_point("averaging", 16, 10), paper_point("averaging", 8, 10)]
+    table = timings(runs, tmp_path, [cluster, "stampede-k20"], None, points)
+    projected, without = table[table["evidence"] == "projected"].to_dict("records")
+    assert projected["own_steps_to_target"] == 140  # of 100, 140 and one that missed
+    assert projected["time_to_own_target_s"] == pytest.approx(140 * projected["step_s"])
+    assert projected["time_to_own_target_low_s"] == pytest.approx(100 * projected["step_s"])
+    assert math.isinf(projected["time_to_own_target_high_s"])
+    assert math.isnan(without["time_to_own_target_s"])
+    assert table.loc[table["evidence"] != "projected", "time_to_own_target_s"].isna().all()

@@ -9,6 +9,7 @@ from implementations.cluster.volume import (
     ALGORITHMS,
     bounds,
     chunk_sizes,
+    direct_op,
     paper_volume_per_epoch,
     sent_bytes,
     traffic,
@@ -117,6 +118,15 @@ def test_alltoall_keeps_its_own_block():
     assert form.received_bytes == (11, 10, 3)
     assert form.messages == (2, 1, 2)
     assert form.payload_bytes == 24
+
+
+def test_messages_of_one_source_are_a_scatter_and_to_one_target_a_gather():
+    assert direct_op([[5, 1, 1], [0, 0, 0], [0, 0, 7]]) == "scatter"
+    assert direct_op([[5, 0, 0], [2, 0, 0], [2, 0, 0]]) == "gather"
+    assert direct_op([[5, 1, 0], [2, 0, 0], [0, 0, 0]]) == "alltoall"
+    assert direct_op([[5]]) == "alltoall"  # nothing is sent
+    assert traffic("scatter", "direct", [[5, 1, 2], [0, 0, 0], [0, 0, 0]], 3).sent_bytes == (3, 0, 0)
+    assert traffic("gather", "direct", [[5, 0, 0], [1, 0, 0], [2, 0, 0]], 3).received_bytes == (3, 0, 0)
 
 
 def test_permute_to_oneself_sends_nothing():

@@ -1,4 +1,4 @@
-"""A small world for config to name: three methods, one model, three data sets, independent of what is installed."""
+"""A small world for config to name: a few methods, models and data sets, independent of what is installed."""
 
 import pytest
 import yaml
@@ -27,10 +27,8 @@ def _blocks(point):
     return []
 
 
-def _method(name, params, checks=lambda point: [], one_worker_only=False):
-    return Method(
-        name, ("default",), params, lambda run: iter(()), lambda plan: None, checks, one_worker_only
-    )
+def _method(name, params, checks=lambda point: [], one_worker_only=False, variants=("default",)):
+    return Method(name, variants, params, lambda run: iter(()), lambda plan: None, checks, one_worker_only)
 
 
 METHODS = {
@@ -46,6 +44,7 @@ METHODS = {
         {"blocks": Param(int, 1, "blocks", minimum=1), "dropout": Param(float, 0.0, "share")},
         _blocks,
     ),
+    "shuffling": _method("shuffling", {"sync_period": PERIOD}, variants=("mended", "faithful")),
 }
 FC = {
     "type": "object",
@@ -57,11 +56,25 @@ FC = {
         "activation": {"enum": ["relu", "sigmoid", "tanh"]},
     },
 }
+FC_DROPOUT = FC | {
+    "properties": FC["properties"] | {"name": {"const": "fc_dropout"}, "dropout": {"type": "number"}}
+}
+WORDS = FC | {"properties": FC["properties"] | {"name": {"const": "words"}}}
 CATALOG = Catalog(
     METHODS,
-    {"fc": FC},
-    {"digits": 1200, "fashion_mnist": 54000, "sold": 10**6, "teacher": None},
+    {"fc": FC, "fc_dropout": FC_DROPOUT, "words": WORDS},
+    {
+        "digits": 1200,
+        "fashion_mnist": 54000,
+        "sold": 10**6,
+        "spoken": 30000,
+        "tags": 5000,
+        "teacher": None,
+    },
     licensed=frozenset({"sold"}),
+    speech=frozenset({"spoken"}),
+    sparse=frozenset({"tags"}),
+    sparse_models=frozenset({"words"}),
 )
 
 BASE_TIER = {"tier": "default", "experiments": ["one"]}

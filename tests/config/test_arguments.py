@@ -29,6 +29,13 @@ def test_what_is_given_wins(settings):
     assert (point.evidence, point.seed, point.repeat, point.threads_per_worker) == ("simulated", 9, 2, 1)
 
 
+def test_the_variant_is_the_methods_first(settings):
+    for method, variant in (("averaging", "default"), ("shuffling", "mended")):
+        assert point_from_arguments(settings, VALUES | {"method": method}, CATALOG).variant == variant
+    given = VALUES | {"method": "shuffling", "variant": "faithful"}
+    assert point_from_arguments(settings, given, CATALOG).variant == "faithful"
+
+
 def test_every_mistake_is_told(settings):
     wrong = VALUES | {"workers": 0, "lr": "fast", "colour": 1, "sync_period": 0}
     with pytest.raises(UserError) as caught:

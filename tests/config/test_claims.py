@@ -13,24 +13,31 @@ from implementations.recipe import INITS, OPTIMIZERS, SCHEDULES
 
 CONFIG = Path(__file__).parents[2] / "config"
 SCHEMA = yaml.safe_load((CONFIG / "schemas" / "claims.schema.yaml").read_text())
-FILE = yaml.safe_load((CONFIG / "claims" / "averaging.yaml").read_text())
-CLAIMS = {claim["id"]: claim for claim in FILE["claims"]}
-PUBLISHED = pd.read_csv(CONFIG / "published" / "averaging.csv").set_index("id")
+FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CONFIG / "claims").glob("*.yaml"))}
+PAPER_OF = {claim["id"]: paper for paper, file in FILES.items() for claim in file["claims"]}
+CLAIMS = {claim["id"]: claim for file in FILES.values() for claim in file["claims"]}
+PUBLISHED = {path.stem: pd.read_csv(path).set_index("id") for path in (CONFIG / "published").glob("*.csv")}
 
 
 def test_the_schema_is_one():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_file_fits_the_schema():
-    jsonschema.Draft202012Validator(SCHEMA).validate(FILE)
-    assert len(CLAIMS) == len(FILE["claims"])
+@pytest.mark.parametrize("paper", FILES)
+def test_a_file_fits_the_schema(paper):
+    jsonschema.Draft202012Validator(SCHEMA).validate(FILES[paper])
+    assert FILES[paper]["paper"] == paper
+    assert set(PUBLISHED) == set(FILES)
+
+
+def test_ids_are_used_once():
+    assert len(CLAIMS) == sum(len(file["claims"]) for file in FILES.values())
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_sources_and_experiments_exist(name):
     claim = CLAIMS[name]
-    assert set(claim["source"].get("published", [])) <= set(PUBLISHED.index)
+    assert set(claim["source"].get("published", [])) <= set(PUBLISHED[PAPER_OF[name]].index)
     for experiment in claim["needs"]["experiments"]:
         assert (CONFIG / "experiments" / f"{experiment}.yaml").is_file()
         for tier in claim["needs"]["tiers"]:
@@ -56,15 +63,18 @@ def test_selected_experiments_are_among_the_needs(name):
             assert not sweep or sweep in [entry["name"] for entry in sweeps]
 
 
+def published_as(role):
+    return {name for numbers in PUBLISHED.values() for name in numbers.index[numbers["role"] == role]}
+
+
 def test_every_target_has_a_claim():
     claimed = {name for claim in CLAIMS.values() for name in claim["source"].get("published", [])}
-    targets = set(PUBLISHED.index[PUBLISHED["role"] == "target"])
     # the derived speedup at 16 is the printed one once more
-    assert targets - claimed == {"avg-speedup-w16-derived"}
+    assert published_as("target") - claimed == {"avg-speedup-w16-derived"}
 
 
 def test_no_input_is_judged():
-    inputs = set(PUBLISHED.index[PUBLISHED["role"] == "input"])
+    inputs = published_as("input")
     for claim in CLAIMS.values():
         assert not inputs & set(claim["source"].get("published", []))
 
@@ -171,13 +181,18 @@ def test_an_interaction_without_speakers_needs_pairs():
     "part, choices", [("optimizer", OPTIMIZERS), ("init", INITS), ("schedule", SCHEDULES)]
 )
 def test_published_recipes_are_called_as_the_points_call_them(part, choices):
-    assert set(PUBLISHED[part].dropna()) <= set(choices)
+    assert {name for numbers in PUBLISHED.values() for name in numbers[part].dropna()} <= set(choices)
 
 
-RECORD = set(yaml.safe_load((CONFIG / "schemas" / "record.schema.yaml").read_text())["properties"])
+# what evaluation adds: whether a worker's state did not fit
+RECORD = {
+    *yaml.safe_load((CONFIG / "schemas" / "record.schema.yaml").read_text())["properties"],
+    "over_memory",
+}
 TIMINGS = {
     "cluster", "nodes", "step_s", "compute_s", "comm_s", "straggler_s", "overlap_s", "train_s", "epoch_s",
-    "time_to_target_s", "samples_per_s", "speedup_same_code", "speedup_best_sequential", "evidence", "compute_source",
+    "time_to_target_s", "time_to_own_target_s", "samples_per_s", "speedup_same_code", "speedup_best_sequential",
+    "evidence", "compute_source",
 }  # fmt: skip
 
 
@@ -186,8 +201,10 @@ def test_expressions_and_filters_use_columns_that_there_are(name):
     evaluate = CLAIMS[name]["evaluate"]
     columns = RECORD if evaluate["over"] == "records" else RECORD | TIMINGS
     for expression in (evaluate["value"], evaluate.get("equals", "0")):
-        nodes = ast.walk(ast.parse(expression, mode="eval"))
-        assert {node.id for node in nodes if isinstance(node, ast.Name)} <= columns
+        nodes = list(ast.walk(ast.parse(expression, mode="eval")))
+        functions = {node.func.id for node in nodes if isinstance(node, ast.Call)}
+        assert functions <= {"log"}
+        assert {node.id for node in nodes if isinstance(node, ast.Name)} <= columns | functions
     filters = [
         evaluate["select"],
         evaluate.get("against", {}),
@@ -195,7 +212,7 @@ def test_expressions_and_filters_use_columns_that_there_are(name):
     ]
     assert {key for one in filters for key in one} <= columns
     assert {*evaluate.get("pair", []), *evaluate.get("each", []), *evaluate.get("match", [])} <= columns
-    assert set(evaluate.get("match", [])) <= set(PUBLISHED.columns)
+    assert set(evaluate.get("match", [])) <= set(PUBLISHED[PAPER_OF[name]].columns)
 
 
 def test_the_closed_form_of_the_bytes():
@@ -205,3 +222,34 @@ def test_the_closed_form_of_the_bytes():
         {"workers": [4], "model_params": [10], "epochs_done": [2], "steps": [14], "sync_period": [3]}
     )
     assert row.eval(expression).tolist() == [2 * 3 * 40 * 6]
+
+
+@pytest.mark.parametrize(
+    "method, worker_params, each_time",
+    [("data-parallel", 1000, 2 * 3 * 4 * 1000), ("local-sgd", 1000, 2 * 3 * 4 * 1000),
+     ("closed-form", 250, 2 * 3 * 4 * 250), ("do-not-grow-with-workers", 250, 2 * 4 * 1000)],
+)  # fmt: skip
+def test_the_closed_forms_of_subnets_and_what_they_are_compared_with(method, worker_params, each_time):
+    """4 workers, 1000 parameters in one hidden layer, 2 epochs of 7 steps, J=3: 3 exchanges an epoch, or 7."""
+    expression = CLAIMS[f"ist-bytes-{method}"]["evaluate"]["equals"]
+    row = {"workers": 4, "model_params": 1000, "worker_params": worker_params, "epochs_done": 2, "steps": 14}
+    exchanges = 14 if method == "data-parallel" else 6
+    assert pd.DataFrame([row | {"sync_period": 3}]).eval(expression).tolist() == [exchanges * each_time]
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_the_share_of_one_machine(workers):
+    """Two hidden layers of 64 units between 30 inputs and 10 classes."""
+
+    def weights(units):
+        return 30 * units + units**2 + 10 * units + 4 * units
+
+    sizes = {"workers": workers, "model_params": weights(64), "worker_params": weights(64 // workers)}
+    row = pd.DataFrame([sizes])
+    for name in ("ist-weights-of-one-machine", "ist-weights-of-one-machine-when-deep"):
+        assert row.eval(CLAIMS[name]["evaluate"]["value"], engine="python").tolist() == [True]
+    # the whole of it is no subnet
+    whole = row.assign(worker_params=row["model_params"])
+    assert whole.eval(
+        CLAIMS["ist-weights-of-one-machine"]["evaluate"]["value"], engine="python"
+    ).tolist() == [False]

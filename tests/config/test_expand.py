@@ -22,7 +22,7 @@ VALUES = {
         lambda h: "-".join(["fc", *map(str, h)])
     ),
     "lr_scaling": st.sampled_from(["none", "linear"]),
-    "sharding": st.sampled_from(["static", "reshuffled"]),
+    "sharding": st.sampled_from(["static", "reshuffled", "independent"]),
 }
 GRIDS = st.lists(st.sampled_from(sorted(VALUES)), unique=True, max_size=4).flatmap(
     lambda keys: st.fixed_dictionaries(

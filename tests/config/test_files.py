@@ -124,9 +124,12 @@ def test_tuning_uses_seeds_that_no_reported_point_has_and_as_many_trials_for_eac
             rule = point.recipe.get("max_change_rule")
             speech.setdefault((point.optimizer, rule), {}).setdefault(point.workers, set()).add(trial)
         else:
-            trials.setdefault((point.method, point.workers), set()).add(trial)
-    assert {("data_parallel", 16), ("averaging", 16), ("data_parallel", 1), ("averaging", 1)} <= set(trials)
-    assert len(set(map(frozenset, trials.values()))) == 1
+            trials.setdefault(point.paper, {}).setdefault((point.method, point.workers), set()).add(trial)
+    images, subnets = trials["averaging"], trials["ist"]
+    assert {("data_parallel", 16), ("averaging", 16), ("data_parallel", 1), ("averaging", 1)} <= set(images)
+    assert {("ist", 4), ("ist", 8), ("averaging", 4), ("data_parallel", 4), ("sequential", 1)} <= set(subnets)
+    for of_paper in trials.values():
+        assert len(set(map(frozenset, of_paper.values()))) == 1
     assert set(speech["ng_sgd", "author"]) == set(speech["sgd", None]) == {1, 4, 16, 32}
     for of_workers in speech.values():
         assert len(set(map(frozenset, of_workers.values()))) == 1
@@ -190,6 +193,16 @@ def test_the_readme_tells_every_evidence():
     (row,) = re.findall(r"\| `evidence` \|.*", (CONFIG / "README.md").read_text())
     kinds = schema["properties"]["sweeps"]["items"]["properties"]["evidence"]["enum"]
     assert [kind for kind in kinds if f"`{kind}`" not in row] == []
+
+
+def test_the_readme_tells_every_sharding():
+    schema = yaml.safe_load((CONFIG / "schemas" / "point.schema.yaml").read_text())
+    told = re.findall(
+        r"^\| `(\w+)`(?: \(default\))? \|.*shard|^\| `(\w+)` \| all ",
+        (CONFIG / "README.md").read_text(),
+        re.M,
+    )
+    assert {one or other for one, other in told} == set(schema["properties"]["sharding"]["enum"])
 
 
 def test_the_readmes_example_has_the_points_that_it_says(tmp_path):

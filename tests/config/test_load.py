@@ -121,6 +121,37 @@ def test_whole_numbers_given_for_fractions_are_the_same_point(tmp_path):
     assert type(point.lr) is float and type(point.method_params["dropout"]) is float
 
 
+def test_a_point_without_a_variant_has_the_first_of_its_method(tmp_path):
+    plain = experiment(set={}, grid={"method": ["averaging", "shuffling"], "workers": [2]}, seeds=1)
+    written = {"method": "shuffling", "workers": 2, "sync_period": 10}
+    named = experiment(set=written, grid={"variant": ["mended", "faithful"]}, seeds=1)
+    points = load_stub(write(tmp_path, one=plain, two=named)).points
+    assert [(point.method, point.variant, point.experiments) for point in points] == [
+        ("averaging", "default", ("one/grid",)),
+        ("shuffling", "mended", ("one/grid", "two/grid")),
+        ("shuffling", "faithful", ("two/grid",)),
+    ]
+
+
+def test_shardings_vary_with_their_skew(tmp_path):
+    cases = [{"sharding": "skewed", "skew": 1}, {"sharding": "skewed", "skew": 0.1}]
+    cases.append({"sharding": "independent", "skew": None})
+    points = load_stub(write(tmp_path, one=experiment(grid={"workers": [4], "cases": cases}, seeds=1))).points
+    assert [(point.sharding, point.skew) for point in points] == [
+        ("skewed", 1.0),
+        ("skewed", 0.1),
+        ("independent", None),
+    ]
+    assert type(points[0].skew) is float
+    assert len({point.run_id for point in points}) == 3
+
+
+def test_a_limit_of_memory(tmp_path):
+    grid = {"workers": [2], "memory_limit_bytes": [None, 10**6]}
+    points = load_stub(write(tmp_path, one=experiment(grid=grid, seeds=1))).points
+    assert [point.memory_limit_bytes for point in points] == [None, 10**6]
+
+
 @pytest.mark.parametrize(("tier", "workers"), [("smoke", {1}), ("default", {1, 2}), ("full", {2})])
 def test_a_sweep_runs_in_its_tiers_only(tmp_path, tier, workers):
     small = experiment(name="small", tiers=["smoke", "default"], grid={"workers": [1]})

@@ -48,6 +48,12 @@ CASES = [
     ((*SWEEP, "tiers"), ["huge"], "sweeps[0].tiers[0]", "smoke | default"),
     ((*SWEEP, "set", "method"), "magic", "sweeps[0].set.method", "averaging, data_parallel"),
     ((*SWEEP, "set", "sharding"), "sometimes", "sweeps[0].set.sharding", "static | reshuffled"),
+    ((*SWEEP, "set", "sharding"), "skewed", "sweeps[0].set.sharding", "skewed with skew, a number > 0"),
+    ((*SWEEP, "set", "sharding"), "balanced", "sweeps[0].set.sharding", "has no utterances"),
+    ((*SWEEP, "set", "skew"), 0.5, "sweeps[0].set.skew", "null, or sharding skewed"),
+    ((*SWEEP, "set", "skew"), 0, "sweeps[0].set.skew", "number or null > 0"),
+    ((*SWEEP, "set", "memory_limit_bytes"), 0, "sweeps[0].set.memory_limit_bytes", "integer or null >= 1"),
+    ((*SWEEP, "set", "memory_limit_bytes"), 1e6, "sweeps[0].set.memory_limit_bytes", "integer or null >= 1"),
     ((*SWEEP, "set", "data_size"), 60000, "sweeps[0].set.data_size", "at most 54000"),
     ((*SWEEP, "set", "data_size"), 32, "defaults.minibatch", "at most 8"),
     ((*SWEEP, "set", "algorithm"), "carrier pigeon", "sweeps[0].set.algorithm", "library | ring"),
@@ -177,6 +183,59 @@ def test_weak_scaling_needs_data_for_every_worker(tmp_path):
     )
     (line,) = problems_of(write(tmp_path, one=content))
     assert "got 4 x 20000 samples; allowed: at most 54000" in line
+
+
+@pytest.mark.parametrize("sharding", ["static", "reshuffled", "independent", "skewed"])
+def test_every_sharding_needs_a_step_an_epoch(tmp_path, sharding):
+    """28 samples are one minibatch of 7 for each of 4 workers, 27 are not."""
+    values = {"method": "averaging", "workers": 4, "minibatch": 7, "sharding": sharding}
+    values |= {"skew": 0.5} if sharding == "skewed" else {}
+    content = one_sweep(set=values, grid={"data_size": [28, 27]})
+    (line,) = problems_of(write(tmp_path, one=content))
+    assert (
+        "sweeps[0].set.minibatch: got 7 samples a step with 4 workers on 27 samples; allowed: at most 6"
+        in line
+    )
+
+
+def test_utterances_can_be_dealt_out_where_there_are_some(tmp_path):
+    values = {"method": "averaging", "workers": 2, "sharding": "balanced", "dataset": "spoken"}
+    assert load_stub(write(tmp_path, one=one_sweep(set=values))).points[0].sharding == "balanced"
+
+
+def test_a_wrong_skew_is_told_once(tmp_path):
+    values = {"method": "averaging", "workers": 2, "sharding": "skewed", "skew": -1}
+    (line,) = problems_of(write(tmp_path, one=one_sweep(set=values)))
+    assert "sweeps[0].set.skew: got -1; allowed: number or null > 0" in line
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "wanted"),
+    [
+        ("tags", "fc-8", "got fc; allowed: a model for the sparse samples of tags: words"),
+        ("digits", "words-8", "got words; allowed: a model for the dense samples of digits: fc, fc_dropout"),
+    ],
+)
+def test_a_model_takes_sparse_samples_or_dense_ones(tmp_path, dataset, model, wanted):
+    values = {"method": "averaging", "workers": 2, "dataset": dataset, "model": model}
+    (line,) = problems_of(write(tmp_path, one=one_sweep(set=values)))
+    assert line.endswith(f"one.yaml: sweeps[0].set.model: {wanted}")
+    fitting = one_sweep(set=values | {"model": "words-8" if dataset == "tags" else "fc-8"})
+    assert load_stub(write(tmp_path, one=fitting)).points
+
+
+def test_dropout_is_for_one_sequential_worker(tmp_path):
+    models = [{"name": "fc_dropout", "hidden": [8], "dropout": share} for share in (0, 0.5)]
+    cases = [
+        {"method": "sequential", "workers": 1},
+        {"method": "averaging", "workers": 1},
+        {"method": "data_parallel", "workers": 4},
+    ]
+    content = one_sweep(set={}, grid={"model": models, "cases": cases})
+    first, second = problems_of(write(tmp_path, one=content))
+    allowed = "allowed: dropout 0, or method sequential on one worker"
+    assert f"grid.model[1]: got dropout 0.5 with method averaging on 1 worker; {allowed}" in first
+    assert f"grid.model[1]: got dropout 0.5 with method data_parallel on 4 workers; {allowed}" in second
 
 
 @pytest.mark.parametrize("missing", ["method", "workers"])

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from training_runs import METHODS, point_of, trained
+from training_runs import METHODS, point_of, trained, whole_model
 
 from implementations import registry
 from implementations.cluster.simulated import SimulatedCommunicator
@@ -86,6 +86,7 @@ def test_a_killed_run_resumes_to_the_same_result(method, killed_at, results, tmp
     assert resumed.resumed
     assert resumed.columns()["host_wall_s"] > 0 and resumed._uncovered_s < 0.1  # set-up is off the clock
     assert torch.equal(resumed.net.theta_wp, straight.net.theta_wp)
+    assert torch.equal(whole_model(resumed), whole_model(straight))
     timeless = [{k: v for k, v in row.items() if k != "train_s"} for row in resumed.curve]
     assert str(timeless) == str([{k: v for k, v in row.items() if k != "train_s"} for row in straight.curve])
     same = ("sent_bytes_total", "payload_bytes", "messages", "train_loss", "valid_loss", "steps", "samples")
@@ -98,7 +99,10 @@ def test_a_killed_run_resumes_to_the_same_result(method, killed_at, results, tmp
 @pytest.mark.parametrize("method", METHODS)
 def test_training_beats_chance_and_improves(method, results):
     workers = 1 if method not in MANY else 4
-    run = trained(point_of(method, workers, epochs=8, data_size=None), results)
+    changes = (
+        {"model": {"name": "fc_bn", "hidden": [64]}} if method == "ist" else {}
+    )  # subnets of 4 units are too few
+    run = trained(point_of(method, workers, epochs=8, data_size=None, **changes), results)
     losses = [row["valid_loss"] for row in run.curve]
     assert losses[-1] < 0.5 * losses[0]
     assert run.test()["accuracy"] > 0.6  # ten classes
@@ -124,7 +128,9 @@ def test_a_loss_that_turns_nan_in_a_later_epoch_ends_as_diverged(method, results
     def poison(done, total):
         if done >= 100 * steps and not poisoned:
             poisoned.append(done)
-            runs[0].net.theta_wp.fill_(float("nan"))
+            stored = runs[0].holding.state().get("weights", [])  # where subnets are cut out of
+            for weights in (runs[0].net.theta_wp, *(part for parts in stored for part in parts.values())):
+                weights.fill_(float("nan"))
 
     runs, poisoned = [], []
 

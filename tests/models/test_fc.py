@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from implementations.models import build
+from implementations.models.linear import Linear
 from implementations.seeds import torch_stream
 
 
@@ -78,3 +79,55 @@ def test_one_worker_shares_its_weights():
     net.one_worker(1).theta_wp.zero_()
     assert not net.theta_wp[1].any() and net.theta_wp[0].any()
     assert not net.weights["w0"][1].any()
+
+
+def test_the_axes_name_what_can_be_split():
+    net = net_of([6, 4], 1)
+    assert net.units == {"h1": 6, "h2": 4} and net.zero_units_stay
+    assert net.axes == {
+        "w0": ("h1", None), "b0": ("h1",), "w1": ("h2", "h1"), "b1": ("h2",), "w2": (None, "h2"), "b2": (None,),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("activation", "stay"), [("relu", True), ("tanh", True), ("sigmoid", False)])
+def test_units_of_zero_weights_stay_zero_unless_the_activation_of_zero_is_not(activation, stay):
+    net = net_of([6, 4], 2, activation=activation)
+    net.weights["w0"][1, 3:] = net.weights["b0"][1, 3:] = net.weights["w1"][1, :, 3:] = 0
+    for _ in range(3):
+        net.loss_and_grad(torch.randn(2, 5, 12), torch.randint(0, 5, (2, 5)))
+        net.theta_wp -= net.grad_wp
+    padded = [net.weights["w0"][1, 3:], net.weights["b0"][1, 3:], net.weights["w1"][1, :, 3:]]
+    assert any(part.any() for part in padded) is not stay
+    assert net.zero_units_stay is stay
+
+
+def test_shares_scale_the_products_in_evaluation_and_leave_training_alone():
+    """As dropout does: outputs of layers with a share of their inputs, and whole biases."""
+    net, x_wbi, y_wb = net_of([6, 4], 1), torch.randn(1, 7, 12), torch.randint(0, 5, (1, 7))
+    net.loss_and_grad(x_wbi, y_wb)
+    before_p = net.grad_wp.clone()
+    net.shares = {"h1": 0.5, "h2": 0.25}
+    net.loss_and_grad(x_wbi, y_wb)
+    assert torch.equal(net.grad_wp, before_p)
+    module = net.to_module()
+    for layer, share in ((2, 0.5), (4, 0.25)):
+        module[layer].weight.data.mul_(share)
+    expected = F.cross_entropy(module(x_wbi[0]).detach(), y_wb[0], reduction="sum")
+    assert net.evaluate(x_wbi[0], y_wb[0])[1] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("batch_major", [False, True])
+def test_a_layer_without_bias_equals_torchs(workers, batch_major):
+    x_wbi, w_woi = torch.randn(workers, 4, 6, requires_grad=True), torch.randn(workers, 5, 6)
+    gy_wbo, gw_woi = torch.randn(workers, 4, 5), torch.full((workers, 5, 6), torch.nan)
+    y_wbo = Linear.apply(x_wbi, w_woi.clone().requires_grad_(), None, gw_woi, None, None, batch_major)
+    y_wbo.backward(gy_wbo)
+    assert y_wbo.transpose(0, 1).is_contiguous() or not batch_major
+    got = y_wbo.detach(), x_wbi.grad
+    for worker in range(workers):
+        x_bi, w_oi = (part[worker].detach().clone().requires_grad_() for part in (x_wbi, w_woi))
+        y_bo = F.linear(x_bi, w_oi)
+        y_bo.backward(gy_wbo[worker])
+        for mine, theirs in zip((*got, gw_woi), (y_bo.detach(), x_bi.grad, w_oi.grad)):
+            torch.testing.assert_close(mine[worker], theirs)

@@ -460,6 +460,19 @@ def test_control_operations():
         assert comm.ledger.clock.seconds["comm"] == 0
 
 
+@pytest.mark.parametrize("hosting", ["one_each", "shared"])
+def test_control_collect_brings_every_buffer_to_the_process_of_worker_0(hosting):
+    shared = SimulatedCommunicator(2 * SIZE + 1, Ledger(Clock()), WORLD)
+    comm = communicator() if hosting == "one_each" else shared
+    sizes = [3 * (worker % 3) for worker in range(comm.size)]  # some have nothing
+    everyones = [torch.arange(size, dtype=torch.float32) + 100 * worker for worker, size in enumerate(sizes)]
+    collected = comm.control_collect([everyones[worker] for worker in comm.hosted], sizes)
+    assert (collected is None) == (RANK > 0)
+    if collected is not None:
+        assert all(torch.equal(one, other) for one, other in zip(collected, everyones, strict=True))
+    assert comm.ledger.frame().empty and comm.ledger.handed_bytes == 0
+
+
 def test_barrier_and_times():
     comm = communicator()
     comm.barrier()

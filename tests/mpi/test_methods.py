@@ -3,7 +3,7 @@
 import pytest
 import torch
 from mpi4py import MPI
-from training_runs import METHODS, point_of, trained
+from training_runs import METHODS, point_of, trained, whole_model
 
 from implementations import registry
 from implementations.cluster.mpi import MpiCommunicator
@@ -24,11 +24,12 @@ def test_real_ranks_equal_simulated_workers(method, results):
         results,
         lambda ledger: MpiCommunicator(ledger, WORLD),
     )
-    torch.testing.assert_close(
-        measured.net.theta_wp[0], simulated.net.theta_wp[WORLD.rank], rtol=0, atol=1e-5
-    )
+    ours, theirs = whole_model(measured), whole_model(simulated)
+    assert (ours is None) <= (WORLD.rank > 0)
+    if ours is not None:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     if WORLD.size == 1:
-        assert torch.equal(measured.net.theta_wp, simulated.net.theta_wp)
+        assert torch.equal(ours, theirs)
     ours, theirs = measured.columns(), simulated.columns()
     for name in (
         "sent_bytes_total",
@@ -86,6 +87,60 @@ def test_real_ranks_equal_simulated_workers_by_any_recipe(changes, results):
     assert accuracies[0] == pytest.approx(accuracies[1], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("params", "changes"),
+    [
+        ({"server": "partitioned"}, {}),
+        ({"server": "partitioned", "partition": "stratified", "overlap": 0.3}, {}),
+        ({"redraw": False}, {"recipe": {"momentum": 0.5}, "sharding": "skewed", "skew": 2.0}),
+        (
+            {"lost_steps": True},
+            {
+                "variant": "faithful",
+                "sharding": "independent",
+                "model": {"name": "fc_bn", "hidden": [50, 35], "statistics": "batch"},
+            },
+        ),
+        ({"server": "partitioned"}, {"model": {"name": "fc_bn", "hidden": [39], "output": "mean"}}),
+    ],
+)
+def test_real_ranks_hold_the_subnets_of_simulated_workers(params, changes, results):
+    """Also where the widths (50, 35, 39) are not divided by the workers, so that ranks' subnets differ in size."""
+    # slow, and not too narrow: where units are nearly constant, normalising them makes much of rounding
+    point = {
+        "model": {"name": "fc_bn", "hidden": [50, 35]},
+        "method_params": {"sync_period": 7, **params},
+        "minibatch": 16,
+        "lr": 0.05,
+    } | changes
+    simulated = trained(point_of("ist", WORLD.size, **point), results)
+    measured = trained(
+        point_of("ist", WORLD.size, evidence="measured", processes=WORLD.size, **point),
+        results,
+        lambda ledger: MpiCommunicator(ledger, WORLD),
+    )
+    held = measured.holding.layout.units
+    assert measured.net.units.keys() == held.keys()
+    ours, theirs = whole_model(measured), whole_model(simulated)
+    assert (ours is None) == (WORLD.rank > 0)
+    if ours is not None:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+    ours, theirs = measured.columns(), simulated.columns()
+    same = (
+        "sent_bytes_total",
+        "payload_bytes",
+        "steps",
+        "messages",
+        "worker_params",
+        "state_bytes_per_worker",
+    )
+    for name in same:
+        assert ours[name] == theirs[name], name
+    assert ours["sent_bytes_total"] == ours["sent_bytes_predicted"]
+    assert ours["valid_accuracy"] == pytest.approx(theirs["valid_accuracy"], abs=0.01)
+    assert ours["resident_bytes"] >= 0
+
+
 @pytest.mark.parametrize("method", HERE)
 def test_the_time_parts_add_up(method, results):
     # steps of about a millisecond, as small as any that is worth timing
@@ -115,7 +170,8 @@ def test_simulated_workers_may_be_shared_out_over_processes(method, results):
     point = point_of(method, 2 * WORLD.size + 1)
     alone = trained(point, results)
     shared = trained(point, results, lambda ledger: SimulatedCommunicator(point.workers, ledger, WORLD))
-    hosted = list(shared.comm.hosted)
-    torch.testing.assert_close(shared.net.theta_wp, alone.net.theta_wp[hosted], rtol=0, atol=1e-5)
+    ours, theirs = whole_model(shared), whole_model(alone)
+    if ours is not None:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     assert shared.columns()["sent_bytes_total"] == alone.columns()["sent_bytes_total"]
     assert shared.columns()["train_loss"] == pytest.approx(alone.columns()["train_loss"], rel=1e-4)

@@ -22,7 +22,7 @@ def record(**given: Any) -> dict[str, Any]:
     """A whole record: an ok simulated averaging run unless told otherwise."""
     values: dict[str, Any] = dict.fromkeys(types())
     values |= {
-        "schema_version": 2,
+        "schema_version": 3,
         "paper": "averaging",
         "experiments": ["speedup/simulated"],
         "method": "averaging",
@@ -39,6 +39,7 @@ def record(**given: Any) -> dict[str, Any]:
         "scaling": "strong",
         "minibatch": MINIBATCH,
         "epochs": EPOCHS,
+        "passes": 1,
         "sync_period": 10,
         "algorithm": "library",
         "mixing": "allreduce",

@@ -698,3 +698,69 @@ def test_published_ids_are_unique():
     frame = synthetic.published().reset_index()
     with pytest.raises(UserError, match="avg-speedup-w2"):
         join_published([frame, frame])
+
+
+# -- missed targets and limits of memory -------------------------------------------------------------------------------
+
+
+def spent(millions, **given):
+    """Seeds with so many megabytes to the target; None for one that missed it."""
+    return [
+        synthetic.record(seed=seed, bytes_to_target=value and int(1e6 * value), target_reached=value is not None,
+                         status="ok" if value else "target_missed", **given)
+        for seed, value in enumerate(millions)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "own, other, ours, verdict",
+    [((1, 2), (3, 8), 3.5, "shape holds"), ((1, 2), (3, None), np.inf, "shape holds"),
+     ((1, None), (3, 8), 1.5, "inconclusive"), ((None, None), (3, 8), 0.0, "not reproduced")],
+)  # fmt: skip
+def test_a_missed_target_costs_infinitely_many_bytes(own, other, ours, verdict):
+    rows = spent(own, method="averaging") + spent(other, method="data_parallel")
+    entry = claim("bound", {"low": 1}, value="bytes_to_target", select={"method": "data_parallel"},
+                  against={"method": "averaging"}, contrast="ratio", pair=["seed"])  # fmt: skip
+    row = only(judged(entry, rows))
+    assert (row["ours"], row["verdict"]) == (ours, verdict)
+
+
+def test_runs_without_a_target_cost_nothing_to_reach_it():
+    entry = claim("bound", {"low": 1}, value="bytes_to_target")
+    row = only(judged(entry, seeds([0.8], bytes_to_target=None, target_value=None, target_reached=None)))
+    assert (row["verdict"], row["reason"].split(";")[0]) == ("not run", "no run gave bytes_to_target")
+
+
+@pytest.mark.parametrize("low, verdict", [(0, "shape holds"), (1, "not reproduced")])
+def test_how_many_times_the_bytes_may_grow(low, verdict):
+    """9 : 3 on 8 workers is once more 2 : 2 on 2 in logarithms, log 3 - log 1."""
+    cases = [{"label": f"{m} on {w}", "select": {"method": m, "workers": w}}
+             for w in (8, 2) for m in ("data_parallel", "averaging")]  # fmt: skip
+    rows = [spent([value], method=case["select"]["method"], workers=case["select"]["workers"])[0]
+            for value, case in zip((9, 3, 2, 2), cases, strict=True)]  # fmt: skip
+    entry = claim("interaction", {"low": np.log(3) + low - 1e-9}, value="log(bytes_to_target)",
+                  select={"dataset": "fashion_mnist"}, cases=cases, pair=["seed"])  # fmt: skip
+    row = only(judged(entry, rows))
+    assert row["ours"] == pytest.approx(np.log(3))
+    assert row["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "statuses, ours, verdict",
+    [(("over_memory", "ok"), 1.0, "shape holds"), (("ok", "ok"), 0.0, "not reproduced")],
+)
+def test_what_does_not_fit_is_a_result_where_a_claim_asks_for_it(statuses, ours, verdict):
+    rows = [
+        synthetic.record(method=m, status=s)
+        for m, s in zip(("data_parallel", "averaging"), statuses, strict=True)
+    ]
+    entry = claim("bound", {"low": 1}, value="over_memory", select={"method": "data_parallel"},
+                  against={"method": "averaging"}, pair=["seed"])  # fmt: skip
+    row = only(judged(entry, rows))
+    assert (row["ours"], row["verdict"]) == (ours, verdict)
+
+
+def test_what_does_not_fit_counts_nowhere_else():
+    rows = seeds([0.9]) + [synthetic.record(seed=1, accuracy=0.1, status="over_memory")]
+    row = only(judged(claim("bound", {"low": 0.5}), rows))
+    assert (row["ours"], row["verdict"]) == (0.9, "shape holds")

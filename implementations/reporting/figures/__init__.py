@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 
 from implementations.errors import UserError
+from implementations.reporting import subnets
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs, in_experiment, is_speech
 from implementations.reporting.figures import style
 from implementations.reporting.figures.algorithms import algorithms_figure
-from implementations.reporting.figures.conditions import most_frequent
+from implementations.reporting.figures.ist import subnet_figures
 from implementations.reporting.figures.loss import loss_figure
 from implementations.reporting.figures.quality import accuracy_figure, curves_figure, period_figure
 from implementations.reporting.figures.ranks import ranks_figure
@@ -29,8 +30,10 @@ from implementations.reporting.figures.speech import (
 from implementations.reporting.figures.speedup import clusters_figure, speedup_figure
 from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
 from implementations.reporting.files import write_whole
+from implementations.reporting.grouping import most_frequent
 from implementations.reporting.rows import as_timings
 from implementations.reporting.tables import command_for, reported, speedup_table, trials
+from implementations.reporting.targets import bandwidths
 from implementations.reporting.utterances import as_utterances
 from implementations.reporting.wordtable import corpus_name, wer_table
 
@@ -61,10 +64,13 @@ def make_figures(
     published = load_published(config_dir) if published is None else published
     index = []
     for paper in sorted(set(results["paper"].dropna())):
-        for drawn in [
-            *paper_figures(results, timings, published, validation, results_dir, paper, tier, losses),
-            *speech_figures(runs, errors, published, results_dir, paper, tier),
-        ]:
+        if paper == subnets.PAPER:
+            own = results[results["paper"] == paper]
+            made = subnet_figures(own, timings, published, bandwidths(config_dir), results_dir, paper, tier)
+        else:
+            made = paper_figures(results, timings, published, validation, results_dir, paper, tier, losses)
+            made += speech_figures(runs, errors, published, results_dir, paper, tier)
+        for drawn in made:
             files = style.save(drawn, Path(out_dir) / paper)
             index.append(drawn.described() | {"files": files})
     write_whole(Path(out_dir) / INDEX, json.dumps(index, indent=1).encode())

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from implementations.reporting.figures.lines import LINE
+from implementations.reporting.grouping import most_frequent
 from implementations.reporting.wordtable import corpus_name
 
 # How the network was trained, whatever the workers; of one optimiser and initialisation; and how workers averaged.
@@ -23,18 +24,6 @@ def quality_rows(words: pd.DataFrame) -> pd.DataFrame:
         if len(rows):
             return rows
     return words[:0]
-
-
-def most_frequent(rows: pd.DataFrame, columns: Iterable[str], by: Iterable[str] = ()) -> pd.DataFrame:
-    """The rows with the most frequent combination of ``columns``, for each group of ``by``."""
-    columns, by = list(columns), list(by)
-    if not len(rows) or not columns:
-        return rows
-    if by:
-        parts = [most_frequent(part, columns) for _, part in rows.groupby(by, dropna=False)]
-        return pd.concat(parts).sort_index()
-    code = rows.groupby(columns, dropna=False).ngroup()
-    return rows[code == code.mode().iloc[0]]
 
 
 def main_condition(words: pd.DataFrame, free: Iterable[str] = ()) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -11,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from implementations.reporting.columns import is_true
+from implementations.reporting.curves import read_curve
 from implementations.reporting.figures import style
 from implementations.reporting.figures.speedup import configurations, main_configuration, main_period
-from implementations.reporting.files import DamagedTable, read_table
 from implementations.reporting.rows import ENDED
 from implementations.reporting.tables import accuracy_table, command_for, volume_table
 
@@ -21,6 +20,7 @@ OVERSUBSCRIBED = "*"  # more workers than cores
 METRIC_LABELS = {
     "accuracy": "test accuracy",
     "valid_accuracy": "validation accuracy",
+    "p_at_1": "precision at 1",
     "wer": "word error (%)",
     "frame_error": "frame error (%)",
 }
@@ -252,13 +252,8 @@ def curves_data(runs: pd.DataFrame, results_dir: Path, most_workers: int = 16) -
         rows = main_period(main_configuration(rows))
         for count in sorted({int(rows["workers"].min()), int(rows["workers"].max())}) if len(rows) else []:
             run = _typical(rows[rows["workers"] == count])
-            path = results_dir / "runs" / run["run_id"] / "curve.parquet"
-            if not path.is_file():
-                continue
-            try:
-                curve = read_table(path, "delete the run's folder and run again")
-            except DamagedTable as error:
-                print(f"warning: a curve is left out: {error}", file=sys.stderr)
+            curve = read_curve(results_dir, run["run_id"])
+            if curve is None:
                 continue
             for panel, column in (("seconds", "train_s"), ("bytes", "sent_bytes_total")):
                 if (panel == "seconds" and evidence != "measured") or not (curve[column] > 0).any():

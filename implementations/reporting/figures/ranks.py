@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 
 from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
-from implementations.reporting.figures.conditions import corpus, most_frequent
+from implementations.reporting.figures.conditions import corpus
 from implementations.reporting.figures.lines import SECTION
-from implementations.reporting.grouping import command_for, ended_runs
+from implementations.reporting.grouping import command_for, ended_runs, most_frequent
 from implementations.reporting.statistics import median_and_spread
 from implementations.reporting.tables import SAME_CODE, speedup_table
 

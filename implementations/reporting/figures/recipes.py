@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import matplotlib
 import pandas as pd
 
 from implementations.reporting.columns import is_speech
+from implementations.reporting.curves import read_curve
 from implementations.reporting.figures import style
 from implementations.reporting.figures.conditions import (
     at_own_rate,
     corpus,
     main_condition,
-    most_frequent,
     quality_rows,
     told,
 )
@@ -32,8 +31,7 @@ from implementations.reporting.figures.lines import (
     mark,
     name_of,
 )
-from implementations.reporting.files import DamagedTable, read_table
-from implementations.reporting.grouping import command_for, ended_runs
+from implementations.reporting.grouping import command_for, ended_runs, most_frequent
 from implementations.reporting.tables import tuning_table
 
 # What finds the runs of a row of the table of errors.
@@ -52,7 +50,8 @@ def init_curves(words: pd.DataFrame, runs: pd.DataFrame, results_dir: Path) -> p
     both = sorted({int(workers) for workers, _ in inits[inits == 2].index})
     parts = []
     for row in rows[rows["workers"].isin(both[:1] + both[-1:])].to_dict("records"):
-        curves = [curve for name in _runs_of(row, runs) if (curve := _curve(results_dir, name)) is not None]
+        found = [read_curve(results_dir, name) for name in _runs_of(row, runs)]
+        curves = [curve[["epoch", "valid_accuracy"]] for curve in found if curve is not None]
         if not curves:
             continue
         error = 1 - pd.concat(curves).groupby("epoch")["valid_accuracy"].agg(["mean", "min", "max"])
@@ -69,17 +68,6 @@ def _runs_of(row: dict[str, Any], runs: pd.DataFrame) -> list[str]:
         same = found[name].isna() if pd.isna(row[name]) else (found[name] == row[name]).fillna(False)
         found = found[same.astype(bool)]
     return list(found["run_id"])
-
-
-def _curve(results_dir: Path, run_id: str) -> pd.DataFrame | None:
-    path = results_dir / "runs" / run_id / "curve.parquet"
-    if not path.is_file():
-        return None
-    try:
-        return read_table(path, "delete the run's folder and run again")[["epoch", "valid_accuracy"]]
-    except DamagedTable as error:
-        print(f"warning: a curve is left out: {error}", file=sys.stderr)
-        return None
 
 
 def init_figure(

@@ -8,9 +8,9 @@ import matplotlib
 import pandas as pd
 
 from implementations.reporting.figures import style
-from implementations.reporting.figures.conditions import most_frequent
 from implementations.reporting.figures.quality import METRIC_LABELS, spread_told
-from implementations.reporting.figures.speedup import THIS_HOST
+from implementations.reporting.figures.speedup import main_cluster
+from implementations.reporting.grouping import most_frequent
 from implementations.reporting.tables import (
     SAME_CODE,
     accuracy_table,
@@ -28,7 +28,7 @@ def sizes_figures(
 ) -> list[style.Drawn]:
     """Three figures for each data set: speedup, bytes per worker and quality; none without runs of several sizes.
 
-    ``cluster``: whose simulated speedups are shown; by default the last by name that is not this host.
+    ``cluster``: whose simulated speedups are shown; by default as in the figure of speedups.
     """
     drawn = []
     for dataset in sorted(set(runs["dataset"].dropna())):
@@ -54,8 +54,7 @@ def _speedups(
 ) -> Any:
     rows = table[(table["base"] == SAME_CODE) & table["speedup"].notna() & (table["method"] != "sequential")]
     clusters = sorted(set(rows["cluster"].dropna()))
-    others = [name for name in clusters if name != THIS_HOST] or clusters
-    chosen = cluster if cluster in clusters else (others[-1] if others else None)
+    chosen = main_cluster(clusters, cluster) or (clusters[-1] if clusters else None)
     rows = rows[rows["cluster"].isna() | (rows["cluster"] == chosen)]
     data = rows.rename(columns={"speedup": "value", "speedup_low": "low", "speedup_high": "high"})
     data = data[[*KEYS, "cluster", "base", "value", "low", "high", "n", "oversubscribed"]]
@@ -141,7 +140,7 @@ def _grid(
                         marker=style.EVIDENCE_MARKERS[evidence],
                         markersize=5,
                         color=tint,
-                        label=f"{style.label(method)}, {evidence}",
+                        label=f"{style.label(method, paper)}, {evidence}",
                     )
                     axes.vlines(
                         x, rows["low"].astype(float), rows["high"].astype(float), color=tint, linewidth=1.2
@@ -154,7 +153,7 @@ def _grid(
                     axes.set_title(model, fontsize=11)
                 axes.set_ylabel(f"{size:,} samples\n{unit}" if j == 0 else "")
                 axes.label_outer()
-    keys = [style.colour_key(method) for method in methods]
+    keys = [style.colour_key(method, paper=paper) for method in methods]
     keys += [style.mark_key(kind, dashes="-" if kind == "measured" else "--") for kind in kinds]
     style.key_above(figure, title.partition(",")[0], keys + ([style.ideal_key()] if log == 2 else []), 3)
     return style.Drawn(

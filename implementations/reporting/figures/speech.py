@@ -23,7 +23,6 @@ from implementations.reporting.figures.conditions import (
     corpus,
     intervals_told,
     main_condition,
-    most_frequent,
     most_workers_with,
     quality_rows,
     told,
@@ -41,7 +40,7 @@ from implementations.reporting.figures.lines import (
     mark,
     name_of,
 )
-from implementations.reporting.grouping import command_for
+from implementations.reporting.grouping import command_for, most_frequent
 from implementations.reporting.wordtable import TEST_SETS, printed_rates
 
 ERROR_LABELS = {"wer": "word error (%)", "frame_error": "frame error (%)"}

@@ -10,9 +10,13 @@ from matplotlib.axes import Axes
 
 from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
+from implementations.reporting.papers import paper_of
 from implementations.reporting.tables import SAME_CODE, command_for
 
 THIS_HOST = "this-host"
+NAMED = "ten-gigabit-cpu"  # the machine that is shown beside this host, where one is
+# Of these each has a plot where methods are shown on several; slower networks are asked about by time to a target.
+CLUSTERS = (THIS_HOST, "gigabit-cpu", NAMED, "stampede-k20")
 OWN = ("measured", "simulated")  # evidence about our network; the rest is about the paper's
 LINES = {"measured": "-", "projected": "-.", "fitted": ":"}
 COLUMNS = [
@@ -52,7 +56,8 @@ def speedup_data(
         rows = main_configuration(rows)
         for method, curve in rows.groupby("method", sort=True):
             curve = main_period(curve).sort_values("workers").drop_duplicates("workers")
-            parts.append(curve.assign(series=_series(method, evidence, cluster), source="results"))
+            name = _series(style.label(method, curve["paper"].iloc[0]), evidence, cluster)
+            parts.append(curve.assign(series=name, source="results"))
     drawn = (
         [pd.concat(parts, ignore_index=True).rename(columns={"speedup_low": "low", "speedup_high": "high"})]
         if parts
@@ -109,20 +114,20 @@ def _methods(published: pd.DataFrame) -> list[str]:
     ]
 
 
-def _period(period: Any) -> str:
-    return f", K={int(period)}" if pd.notna(period) else ""
+def _period(period: Any, letter: str = "K") -> str:
+    return f", {letter}={int(period)}" if pd.notna(period) else ""
 
 
 def _series(method: str, evidence: str, cluster: Any) -> str:
     where = f" on {cluster}" if isinstance(cluster, str) and cluster else ""
-    return f"{style.label(method)}, {evidence}{where}"
+    return f"{method}, {evidence}{where}"
 
 
 def main_configuration(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of the most frequent data set, sizes and training, so that one curve is one experiment.
 
-    Of those, the rows of the most frequent all-reduce algorithm and way to mix, and the rows without one (sequential
-    training).
+    Of those, the rows of the most frequent all-reduce algorithm, way to mix and server, and the rows without one
+    (sequential training).
     """
     if not len(rows):
         return rows
@@ -130,7 +135,7 @@ def main_configuration(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in names if name in rows and rows[name].notna().any()]
     code = rows.groupby(keys, dropna=False).ngroup()
     rows = rows[code == code.mode().iloc[0]]
-    for name in ("algorithm", "mixing"):
+    for name in ("algorithm", "mixing", "server"):
         if name in rows and rows[name].notna().any():
             common = rows[name].mode().iloc[0]
             rows = rows[rows[name].isna() | (rows[name] == common).fillna(False)]
@@ -188,13 +193,12 @@ def speedup_figure(
 ) -> style.Drawn:
     """The main figure of a paper: our network measured and simulated; beside it the paper's, printed and projected.
 
-    ``named_cluster``: the machine simulated beside this host; by default the last by name.
+    ``named_cluster``: the machine simulated beside this host; by default ``NAMED``, else the last by name.
     """
     others = sorted(
         {str(name) for name in speedups.loc[speedups["evidence"] == "simulated", "cluster"].dropna()}
     )
-    others = [name for name in others if name != THIS_HOST]
-    named = named_cluster if named_cluster in others else (others[-1] if others else None)
+    named = main_cluster(others, named_cluster)
     data = speedup_data(speedups, published, [name for name in (THIS_HOST, named) if name])
     ours = data["evidence"].isin(OWN)
     panels = [(_setting(data[ours]), data[ours])]
@@ -212,7 +216,7 @@ def speedup_figure(
             axes.set_title(title, fontsize=11)
             style.key_under(axes, _mark_keys(rows))
         grid[0, 0].set_ylabel("speedup over one worker (x)")
-    methods = _method_keys(data)
+    methods = _method_keys(data, paper)
     style.key_above(figure, "Speedup against workers", [*methods, style.ideal_key()])
     kinds = [kind for kind in style.EVIDENCE_MARKERS if kind in set(data["evidence"])]
     return style.Drawn(
@@ -232,6 +236,13 @@ def speedup_figure(
     )
 
 
+def main_cluster(clusters: list[str], wanted: str | None = None) -> str | None:
+    """The one of some clusters that stands for them: ``wanted``, else ``NAMED``, else the last but this host."""
+    others = sorted(name for name in clusters if name != THIS_HOST)
+    found = [name for name in (wanted, NAMED, *others[-1:]) if name in others]
+    return found[0] if found else None
+
+
 def _setting(rows: pd.DataFrame) -> str:
     """The data set and network of a plot, where its rows share one."""
     if len(rows) and len(rows[["dataset", "model"]].drop_duplicates()) == 1:
@@ -239,14 +250,14 @@ def _setting(rows: pd.DataFrame) -> str:
     return "our runs"
 
 
-def _method_keys(data: pd.DataFrame) -> list[Any]:
+def _method_keys(data: pd.DataFrame, paper: str) -> list[Any]:
     """A key's entries for the methods of ``data``, with the period that all of a method's own rows share."""
     keys = []
     for method in dict.fromkeys(data["method"]):
         rows = data[(data["method"] == method) & (data["evidence"] != "published")]
         periods = list(rows["sync_period"].dropna().unique())
-        shared = _period(periods[0]) if len(periods) == 1 else ""
-        keys.append(style.colour_key(method, style.label(method) + shared))
+        shared = _period(periods[0], paper_of(paper).period) if len(periods) == 1 else ""
+        keys.append(style.colour_key(method, style.label(method, paper) + shared))
     return keys
 
 
@@ -273,10 +284,15 @@ def _mark_keys(rows: pd.DataFrame) -> list[Any]:
 
 
 def clusters_figure(speedups: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn | None:
-    """The simulated speedup on every cluster, a small plot each; None where there are fewer than two clusters."""
+    """The simulated speedup on each of ``CLUSTERS``, a small plot each; None where there are fewer than two clusters.
+
+    Where fewer than two of these were asked for, on every cluster.
+    """
     clusters = sorted(
         {str(name) for name in speedups.loc[speedups["evidence"] == "simulated", "cluster"].dropna()}
     )
+    known = [name for name in clusters if name in CLUSTERS]
+    clusters = known if len(known) > 1 else clusters
     if len(clusters) < 2:
         return None
     data = speedup_data(speedups[speedups["evidence"] == "simulated"], pd.DataFrame(), clusters)
@@ -289,7 +305,7 @@ def clusters_figure(speedups: pd.DataFrame, paper: str, tier: str | None = None)
     with matplotlib.rc_context(style.RC):
         for axes, cluster in zip(grid.flat, clusters, strict=False):
             here = data[data["cluster"] == cluster].copy()
-            here["series"] = [style.label(method) for method in here["method"]]
+            here["series"] = [style.label(method, paper) for method in here["method"]]
             draw_speedups(axes, here, workers)
             axes.set_title(cluster, fontsize=11)
             axes.label_outer()
@@ -297,7 +313,7 @@ def clusters_figure(speedups: pd.DataFrame, paper: str, tier: str | None = None)
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("speedup (x)")
-    style.key_above(figure, "Simulated speedup by cluster", [*_method_keys(data), style.ideal_key()])
+    style.key_above(figure, "Simulated speedup by cluster", [*_method_keys(data, paper), style.ideal_key()])
     return style.Drawn(
         name="speedup_clusters",
         title="Simulated speedup by cluster",

@@ -14,11 +14,13 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from implementations.reporting.files import write_whole
+from implementations.reporting.papers import paper_of
 
 METHOD_COLOURS = {
     "sequential": "#000000",
@@ -118,9 +120,17 @@ def colour(method: str) -> str:
     return METHOD_COLOURS.get(method, OTHER_COLOUR)
 
 
-def label(method: str) -> str:
-    """The method's name in words."""
-    return METHOD_LABELS.get(method, str(method).replace("_", " "))
+def label(method: str, paper: str = "") -> str:
+    """The method's name in words: those of the paper, where it has its own."""
+    own = paper_of(paper).methods.get(method)
+    return own or METHOD_LABELS.get(method, str(method).replace("_", " "))
+
+
+def shade(tint: str, place: int, count: int) -> str:
+    """The ``place``-th of ``count`` tones of a colour, from a light one to the colour darkened: told apart in grey."""
+    share = 0.0 if count < 2 else 1 - 2 * place / (count - 1)  # from white (1) to black (-1)
+    rgb = np.array(to_rgb(tint))
+    return to_hex(rgb + 0.5 * share * (1 - rgb) if share > 0 else rgb * (1 + 0.55 * share))
 
 
 def optimizer_colour(optimizer: str) -> str:
@@ -164,9 +174,9 @@ def apart(place: int, count: int) -> float:
     return float(2 ** (0.07 * (place - (count - 1) / 2)))
 
 
-def colour_key(method: str, text: str = "") -> Line2D:
+def colour_key(method: str, text: str = "", paper: str = "") -> Line2D:
     """A key's entry for a method: its colour, without a mark."""
-    return Line2D([], [], color=colour(method), linewidth=4, label=text or label(method))
+    return Line2D([], [], color=colour(method), linewidth=4, label=text or label(method, paper))
 
 
 def mark_key(evidence: str, text: str = "", dashes: str = "", hollow: bool = False) -> Line2D:

@@ -23,7 +23,7 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
         .drop(columns="_place")
         .reset_index(drop=True)
     )
-    several = [name for name in ("algorithm", "mixing") if data[name].nunique() > 1]
+    several = [name for name in ("algorithm", "mixing", "server") if data[name].nunique() > 1]
     data["label"] = pd.Series([_bar_label(row, several) for row in data.to_dict("records")], dtype="string")
     figure, grid = style.new_figure(style.WIDE, 2.0 + 0.36 * max(len(data), 3))
     axes = grid[0, 0]
@@ -76,13 +76,13 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
 
 
 def _bar_label(row: dict, settings: list[str]) -> str:
-    count = int(row["workers"])
-    text = f"{style.label(row['method'])}, {count} worker{'s' if count > 1 else ''}"
+    count, text = int(row["workers"]), style.label(row["method"], row["paper"])
+    text += "" if text == "one worker" else f", {count} worker{'s' if count > 1 else ''}"
     if pd.notna(row["threads_per_worker"]) and row["threads_per_worker"] > 1:
         text += f" x {int(row['threads_per_worker'])} threads"
     for name in settings:
         if pd.notna(row[name]) and count > 1:
-            text += f", {str(row[name]).replace('_', ' ')}"
+            text += f", {str(row[name]).replace('_', ' ')}" + (" server" if name == "server" else "")
     return text + ("*" if is_true(row["oversubscribed"]) else "")
 
 

@@ -1,0 +1,84 @@
+"""What a process holds of the network: the models that its workers train, and the one that is evaluated.
+
+Most methods give every worker a whole replica. One that splits the network gives each a part, and puts the whole
+together where it is evaluated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from implementations import models, registry
+from implementations.cluster.communicator import Communicator
+from implementations.models.worker_model import WorkerModel
+from implementations.point import Point
+from implementations.seeds import torch_stream
+
+
+class Holding(ABC):
+    """The network as a process holds it.
+
+    net: what the hosted workers train, the worker axis first.
+    model: its description, as a point has it.
+    full_params: parameters of the whole network.
+    server_bytes: weights that the busiest worker stores beside what it trains.
+    everywhere: whether each process has the whole model, and so its share of the evaluation; else the first one has.
+    """
+
+    net: WorkerModel
+    model: dict[str, Any]
+    full_params: int
+    server_bytes = 0
+    everywhere = True
+
+    @abstractmethod
+    @contextmanager
+    def whole(self) -> Iterator[WorkerModel | None]:
+        """The model to evaluate, of one worker; None where this process has no part in that. Off the ledger."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resume needs beside the trained weights."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what ``state`` gave."""
+
+
+class Replicas(Holding):
+    """Every worker trains the whole network; all start equal."""
+
+    def __init__(
+        self, point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator
+    ) -> None:
+        self.net = models.build(
+            point.model, features, classes, len(comm.hosted), torch_stream(point.seed, "init")
+        )
+        self.full_params, self.model = self.net.params_per_worker, point.model
+
+    @contextmanager
+    def whole(self) -> Iterator[WorkerModel]:
+        """The first hosted worker's model."""
+        yield self.net.one_worker(0)
+
+
+def hold(point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator) -> Holding:
+    """What the point's method gives this process of the network."""
+    make = registry.get(point.method).holding or Replicas
+    return make(point=point, settings=settings, features=features, classes=classes, comm=comm)
+
+
+def dry(point: Point, features: int, classes: int, comm: Communicator) -> Holding:
+    """What the first worker would hold, with sizes and no memory."""
+    with torch.device("meta"):
+        return hold(point, registry.get(point.method).settings(point), features, classes, comm)
+
+
+def state_bytes(point: Point, holding: Holding) -> int:
+    """Bytes of a worker's state by its sizes: weights, gradients, momentum, and what it stores for others."""
+    slots = 3 if point.recipe.get("momentum") else 2
+    return holding.net.params_per_worker * holding.net.theta_wp.itemsize * slots + holding.server_bytes

@@ -1,0 +1,170 @@
+"""Who holds which units in a round: pure arithmetic over seeds, the same on every rank, so that no index is sent.
+
+Yuan et al. 2022, section 3: the units of every hidden layer are dealt out to the workers without replacement, layers
+independently of each other; inputs and outputs are never split. Labels name what can be split (``h1``, a hidden
+layer); a tensor's axes carry the label of the units along them, or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from implementations.cluster.volume import bounds, chunk_sizes
+from implementations.seeds import numpy_stream
+
+Axes = tuple[str | None, ...]
+Units = Mapping[str, np.ndarray]  # of one worker: sorted indices by label
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A full net's tensors: shapes and axes by name, units by label, and how few a group may have."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    axes: Mapping[str, Axes]
+    units: Mapping[str, int]
+    min_units: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One round's groups: ``units[worker][label]`` are sorted indices, int64."""
+
+    units: tuple[dict[str, np.ndarray], ...]
+
+
+def draw(
+    units: Mapping[str, int],
+    workers: int,
+    seed: int,
+    round: int,
+    *,
+    partition: str = "uniform",
+    redraw: bool = True,
+    overlap: float = 0.0,
+    min_units: Mapping[str, int] | None = None,
+) -> Draw:
+    """The groups of round ``round`` (0, 1, ...): disjoint, covering, and as equal in size as can be.
+
+    Args:
+        units: how many units each label has.
+        workers: how many groups.
+        seed: the point's.
+        round: counted over the whole run.
+        partition: "uniform": one permutation of all units, cut into ``workers`` slices; "stratified": each worker's
+            shard of the units (``shard``) is permuted and cut, and everybody gets a slice of each shard (the authors'
+            partitioned server).
+        redraw: False keeps the groups of round 0 for ever.
+        overlap: further units of each group, drawn from the others, as a share of its own.
+        min_units: least size of a group by label; smaller ones are filled up from the others.
+    """
+    if not redraw:
+        round = 0
+    groups: list[dict[str, np.ndarray]] = [{} for _ in range(workers)]
+    for label, count in units.items():
+        stream = numpy_stream(seed, "ist", label, round)
+        if partition == "stratified":
+            shards = [stream.permutation(np.arange(low, high)) for low, high in _shards(count, workers)]
+        else:
+            shards = [stream.permutation(count)]
+        wanted = group_sizes(
+            count, workers, partition=partition, overlap=overlap, least=(min_units or {}).get(label, 0)
+        )
+        for worker, group in enumerate(groups):
+            own = np.concatenate(
+                [_slice(shard, workers, worker, place) for place, shard in enumerate(shards)]
+            )
+            if wanted[worker] > len(own):
+                others = stream.permutation(np.setdiff1d(np.arange(count), own))
+                own = np.concatenate([own, others[: wanted[worker] - len(own)]])
+            group[label] = np.sort(own).astype(np.int64)
+    return Draw(tuple(groups))
+
+
+def group_sizes(
+    count: int, workers: int, *, partition: str = "uniform", overlap: float = 0.0, least: int = 0
+) -> list[int]:
+    """Units of each worker's group in every round; arguments as for ``draw``."""
+    if partition == "stratified":
+        shards = [high - low for low, high in _shards(count, workers)]
+        own = [
+            sum(len(_slice(np.arange(shard), workers, worker, place)) for place, shard in enumerate(shards))
+            for worker in range(workers)
+        ]
+    else:
+        own = chunk_sizes(count, workers)
+    return [min(count, max(least, math.ceil(size * (1 + overlap) - 1e-9))) for size in own]
+
+
+def stored(units: Mapping[str, int], workers: int, server: str) -> list[dict[str, tuple[int, int]]]:
+    """The units, first to last (excluded), whose weights each worker stores between rounds, by label.
+
+    "central": worker 0 stores all; "partitioned": each its share (the authors' two servers).
+    """
+    if server == "central":
+        none = dict.fromkeys(units, (0, 0))
+        return [{label: (0, count) for label, count in units.items()}, *[none] * (workers - 1)]
+    return [
+        {label: _shards(count, workers)[worker] for label, count in units.items()}
+        for worker in range(workers)
+    ]
+
+
+def block_counts(
+    layout: Layout, groups: Sequence[Units], stores: Sequence[Mapping[str, tuple[int, int]]]
+) -> np.ndarray:
+    """Values that go from each storing worker to each subnet at the start of a round: (workers, workers) int64.
+
+    A tensor is spread over the workers by its ``storage_label``; one that is never split is worker 0's.
+    """
+    workers = len(groups)
+    sizes = {label: np.array([len(group[label]) for group in groups]) for label in layout.units}
+    meets = {
+        label: np.array(
+            [[np.count_nonzero((group[label] >= low) & (group[label] < high)) for group in groups]
+             for low, high in (store[label] for store in stores)]
+        )
+        for label in layout.units
+    }  # fmt: skip
+    counts = np.zeros((workers, workers), dtype=np.int64)
+    for name, shape in layout.shapes.items():
+        axes, by = layout.axes[name], storage_label(layout.axes[name])
+        if by is None:
+            counts[0] += math.prod(shape)
+            continue
+        part = meets[by].copy()
+        for length, label in zip(shape, axes):
+            if label is None:
+                part *= length
+            elif label != by:
+                part *= sizes[label]
+        counts += part
+    return counts
+
+
+def block_shape(shape: Sequence[int], axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Shape of a tensor's part that has ``sizes`` units of each label."""
+    return tuple(length if label is None else sizes[label] for length, label in zip(shape, axes))
+
+
+def storage_label(axes: Axes) -> str | None:
+    """The label by which a tensor is spread over the workers that store it: its last one, as the authors' code has it.
+
+    None for a tensor that is never split, which worker 0 stores.
+    """
+    labels = [label for label in axes if label is not None]
+    return labels[-1] if labels else None
+
+
+def _shards(count: int, workers: int) -> list[tuple[int, int]]:
+    return bounds(chunk_sizes(count, workers))
+
+
+def _slice(shard: np.ndarray, workers: int, worker: int, place: int) -> np.ndarray:
+    """A worker's slice of a shard; the longer slices go round, so that no worker gets all of them."""
+    low, high = bounds(chunk_sizes(len(shard), workers))[(worker - place) % workers]
+    return shard[low:high]

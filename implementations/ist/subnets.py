@@ -1,0 +1,330 @@
+"""The full net's weights, the subnets cut out of them, and the way between the two.
+
+Yuan et al. 2022, section 3, and the two servers of the authors' code: ``central`` (worker 0 stores all weights and
+trains a subnet too) and ``partitioned`` (each worker stores its share of the units). Blocks are copied back in place;
+only what several workers hold (never split, or in overlapping groups) is averaged.
+
+Subnets that share a process are trained together, so they are built at the largest width there, and the smaller ones
+filled up with units whose weights are zero and stay so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from implementations import models
+from implementations.cluster.communicator import Communicator
+from implementations.holding import Holding
+from implementations.ist import partition
+from implementations.ist.partition import Layout, storage_label
+from implementations.models.worker_model import WorkerModel
+from implementations.point import Point
+from implementations.seeds import torch_stream
+
+Index = dict[str, torch.Tensor]  # sorted units by label
+
+
+def layout_of(net: WorkerModel) -> Layout:
+    """What ``partition`` needs to know of a full net."""
+    shapes = {name: tuple(weight.shape[1:]) for name, weight in net.weights.items()}
+    return Layout(shapes, net.axes, net.units, net.min_units)
+
+
+class Subnets(Holding):
+    """One subnet for each hosted worker, and the weights that those workers store."""
+
+    everywhere = False
+
+    def __init__(
+        self, point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator
+    ) -> None:
+        self._point, self._comm, self._sizes_of_net = point, comm, (features, classes)
+        full = models.build(point.model, features, classes, 1, torch_stream(point.seed, "init"))
+        self.layout, self.full_params = layout_of(full), full.params_per_worker
+        self._options = {name: settings[name] for name in ("partition", "redraw", "overlap")}
+        self._stores = partition.stored(full.units, comm.size, settings["server"])
+        self._central = settings["server"] == "central"
+        self._full = full if self._central and 0 in comm.hosted else None
+        sizes = {
+            label: partition.group_sizes(
+                count,
+                comm.size,
+                partition=settings["partition"],
+                overlap=settings["overlap"],
+                least=full.min_units.get(label, 0),
+            )
+            for label, count in full.units.items()
+        }
+        shared = any(sum(of_label) > full.units[label] for label, of_label in sizes.items())
+        #: tensors that more than one worker may hold an entry of
+        self._averaged = {
+            name for name, axes in full.axes.items() if shared or storage_label(axes) is None
+        } - ({*full.axes} if comm.size == 1 else set())
+        self._weights = [self._own_part(full, worker) for worker in comm.hosted]
+        self.server_bytes = self._most_stored_bytes(full)
+        self.shares = {
+            label: sum(of_label) / comm.size / full.units[label] for label, of_label in sizes.items()
+        }
+        largest = {
+            label: max(of_label[worker] for worker in comm.hosted) for label, of_label in sizes.items()
+        }
+        model = models.narrow(point.model, largest)
+        self.net = models.build(
+            model, features, classes, len(comm.hosted), torch_stream(point.seed, "ist", "fill")
+        )
+        self.model = model
+        self._round, self._draw, self._counts = -1, partition.Draw(()), np.zeros(0)
+
+    # The rounds
+
+    def scatter(self, round: int) -> None:
+        """Cut the subnets of a round out of the stored weights and hand them out."""
+        self._take(round)
+        blocks = [
+            [self._packed(place, worker) for worker in range(self._comm.size)]
+            for place in range(len(self._comm.hosted))
+        ]
+        received = self._comm.alltoall(blocks, self._shapes(self._counts))
+        self.net.theta_wp.zero_()
+        for place, parts in enumerate(received):
+            for source, values in enumerate(parts):
+                self._move(place, source, values, into_subnet=True)
+
+    def gather(self, round: int) -> None:
+        """Write the subnets of a round back to where their weights are stored."""
+        self._take(round)
+        blocks = [
+            [self._subnet_part(place, source) for source in range(self._comm.size)]
+            for place in range(len(self._comm.hosted))
+        ]
+        received = self._comm.alltoall(blocks, self._shapes(self._counts.T))
+        for place, parts in enumerate(received):
+            self._write_back(place, parts)
+
+    def _take(self, round: int) -> None:
+        if round != self._round:
+            layout = self.layout
+            self._draw = partition.draw(
+                layout.units,
+                self._comm.size,
+                self._point.seed,
+                round,
+                min_units=layout.min_units,
+                **self._options,
+            )
+            self._counts = partition.block_counts(layout, self._draw.units, self._stores)
+            self._round = round
+
+    @staticmethod
+    def _shapes(counts: np.ndarray) -> list[list[tuple[int]]]:
+        return [[(int(count),) for count in row] for row in counts]
+
+    # Blocks: what worker `source` stores of the subnet of worker `worker`, tensor after tensor
+
+    def _blocks(self, source: int, worker: int) -> Iterator[tuple[str, list[Any], list[Any]]]:
+        """Each tensor's name, with the indices of the block in the stored part and in the subnet, by axis.
+
+        An index is None for a whole axis; in the subnet it is a slice. Empty blocks are left out.
+        """
+        group, store = self._draw.units[worker], self._stores[source]
+        for name, axes in self.layout.axes.items():
+            by = storage_label(axes)
+            if by is None:
+                if source == 0:
+                    yield name, [None] * len(axes), [slice(None)] * len(axes)
+                continue
+            low, high = store[by]
+            first, last = np.searchsorted(group[by], [low, high])
+            if first == last:
+                continue
+            there: list[Any] = []
+            here: list[Any] = []
+            for label in axes:
+                if label is None:
+                    there.append(None)
+                    here.append(slice(None))
+                elif label == by:
+                    there.append(torch.from_numpy(group[by][first:last] - low))
+                    here.append(slice(int(first), int(last)))
+                else:
+                    there.append(torch.from_numpy(group[label]))
+                    here.append(slice(0, len(group[label])))
+            yield name, there, here
+
+    def _packed(self, place: int, worker: int) -> torch.Tensor:
+        """The stored weights of a hosted worker that ``worker``'s subnet gets, flat."""
+        weights, source = self._weights[place], self._comm.hosted[place]
+        parts = []
+        for name, there, _ in self._blocks(source, worker):
+            part = weights[name]
+            for axis, index in enumerate(there):
+                if index is not None:
+                    part = part.index_select(axis, index.to(part.device))
+            parts.append(part.reshape(-1))
+        return torch.cat(parts) if parts else self.net.theta_wp.new_empty(0)
+
+    def _subnet_part(self, place: int, source: int) -> torch.Tensor:
+        """The part of a hosted worker's subnet that ``source`` stores, flat."""
+        worker = self._comm.hosted[place]
+        parts = [
+            self.net.weights[name][place][tuple(here)].reshape(-1)
+            for name, _, here in self._blocks(source, worker)
+        ]
+        return torch.cat(parts) if parts else self.net.theta_wp.new_empty(0)
+
+    def _move(self, place: int, source: int, values: torch.Tensor, into_subnet: bool) -> None:
+        """Unpack what a hosted worker's subnet got from ``source``."""
+        start = 0
+        for name, _, here in self._blocks(source, self._comm.hosted[place]):
+            target = self.net.weights[name][place][tuple(here)]
+            target.copy_(values[start : start + target.numel()].view(target.shape))
+            start += target.numel()
+
+    def _write_back(self, place: int, parts: list[torch.Tensor]) -> None:
+        """Put what a hosted worker gets back of all subnets in its place among the weights it stores."""
+        weights, source = self._weights[place], self._comm.hosted[place]
+        sums: dict[str, torch.Tensor] = {}
+        counts: dict[str, torch.Tensor] = {}
+        for worker, values in enumerate(parts):
+            start = 0
+            for name, there, _ in self._blocks(source, worker):
+                shape = [
+                    length if index is None else len(index)
+                    for length, index in zip(weights[name].shape, there)
+                ]
+                block = values[start : start + math.prod(shape)].view(shape)
+                start += block.numel()
+                if name in self._averaged:
+                    if name not in sums:
+                        # in double precision, the mean of equal values is that value
+                        sums[name] = torch.zeros_like(weights[name], dtype=torch.float64)
+                        counts[name] = torch.zeros_like(sums[name])
+                    block = block.double()
+                    _put(sums[name], there, block, accumulate=True)
+                    _put(counts[name], there, torch.ones_like(block), accumulate=True)
+                else:
+                    _put(weights[name], there, block, accumulate=False)
+        for name, total in sums.items():
+            held = counts[name] > 0
+            weights[name][held] = (total / counts[name].clamp(min=1)).float()[held]
+
+    # What is stored
+
+    def _own_part(self, full: WorkerModel, worker: int) -> dict[str, torch.Tensor]:
+        """A worker's part of the full net: views of it where that is all, else copies; empty where it is nothing."""
+        parts = {}
+        for name, weight in full.weights.items():
+            by = storage_label(self.layout.axes[name])
+            if by is None:
+                whole = weight[0]
+                parts[name] = (whole if self._central else whole.clone()) if worker == 0 else whole[:0]
+                continue
+            low, high = self._stores[worker][by]
+            part = weight[0].narrow(self.layout.axes[name].index(by), low, high - low)
+            parts[name] = part if self._central and worker == 0 else part.clone()
+        return parts
+
+    def _most_stored_bytes(self, full: WorkerModel) -> int:
+        most = 0
+        for worker, store in enumerate(self._stores):
+            count = 0
+            for name, shape in self.layout.shapes.items():
+                by = storage_label(self.layout.axes[name])
+                if by is None:
+                    count += math.prod(shape) if worker == 0 else 0
+                else:
+                    low, high = store[by]
+                    count += math.prod(shape) // self.layout.units[by] * (high - low)
+            most = max(most, count)
+        return most * full.theta_wp.itemsize
+
+    @contextmanager
+    def whole(self) -> Iterator[WorkerModel | None]:
+        """The full net, where worker 0 is; put together for the occasion where it is stored in parts."""
+        full = self._full if self._central else self._assembled()
+        if full is not None and self._comm.size > 1:
+            full.shares = self.shares
+        yield full
+
+    def _assembled(self) -> WorkerModel | None:
+        """The full net out of its parts, on the process of worker 0."""
+        flat = [torch.cat([part.reshape(-1) for part in parts.values()]) for parts in self._weights]
+        sizes = [
+            sum(math.prod(shape) for shape in self._part_shapes(worker).values())
+            for worker in range(self._comm.size)
+        ]
+        collected = self._comm.control_collect(flat, sizes)
+        if collected is None:
+            return None
+        features, classes = self._sizes_of_net
+        full = models.build(
+            self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
+        )
+        for worker, values in enumerate(collected):
+            start = 0
+            for name, shape in self._part_shapes(worker).items():
+                count = math.prod(shape)
+                if count:
+                    by = storage_label(self.layout.axes[name])
+                    target = full.weights[name][0]
+                    if by is not None:
+                        low, high = self._stores[worker][by]
+                        target = target.narrow(self.layout.axes[name].index(by), low, high - low)
+                    target.copy_(values[start : start + count].view(shape))
+                start += count
+        return full
+
+    def _part_shapes(self, worker: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of what a worker stores; a length is 0 where it stores nothing of a tensor."""
+        shapes = {}
+        for name, shape in self.layout.shapes.items():
+            axes, by = self.layout.axes[name], storage_label(self.layout.axes[name])
+            if by is None:
+                shapes[name] = shape if worker == 0 else (0, *shape[1:])
+            else:
+                low, high = self._stores[worker][by]
+                at = axes.index(by)
+                shapes[name] = (*shape[:at], high - low, *shape[at + 1 :])
+        return shapes
+
+    def state(self) -> dict[str, Any]:
+        """The stored weights of the hosted workers."""
+        return {"weights": self._weights}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up stored weights."""
+        for own, saved in zip(self._weights, state["weights"]):
+            for name, part in own.items():
+                part.copy_(saved[name])
+
+
+def _put(
+    target: torch.Tensor, index: list[torch.Tensor | None], block: torch.Tensor, accumulate: bool
+) -> None:
+    """``target[index] = block`` (or ``+=``), the indices of several axes being combined."""
+    chosen = [(axis, one) for axis, one in enumerate(index) if one is not None]
+    if not chosen:
+        if accumulate:
+            target += block
+        else:
+            target.copy_(block)
+    elif len(chosen) == 1:
+        ((axis, one),) = chosen
+        one = one.to(target.device)
+        if accumulate:
+            target.index_add_(axis, one, block)
+        else:
+            target.index_copy_(axis, one, block)
+    else:
+        grid = np.ix_(
+            *(one.numpy() if one is not None else np.arange(n) for one, n in zip(index, target.shape))
+        )
+        target.index_put_(
+            tuple(torch.from_numpy(part).to(target.device) for part in grid), block, accumulate=accumulate
+        )

@@ -1,0 +1,38 @@
+"""Curves of training, read beside the records: a row for each evaluation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from implementations.reporting.files import DamagedTable, read_table
+
+
+def read_curve(results_dir: str | Path, run_id: str) -> pd.DataFrame | None:
+    """A run's ``curve.parquet``; None without one, or, which is said on stderr, where it cannot be read."""
+    path = Path(results_dir) / "runs" / run_id / "curve.parquet"
+    if not path.is_file():
+        return None
+    try:
+        return read_table(path, "delete the run's folder and run again")
+    except DamagedTable as error:
+        print(f"warning: a curve is left out: {error}", file=sys.stderr)
+        return None
+
+
+def steps_to_target(run: dict[str, Any], results_dir: str | Path) -> float:
+    """Steps until the first evaluation at or above the run's target; infinite where it was missed.
+
+    NaN where there is no target, or no curve of a run that reached it.
+    """
+    if run["target_value"] is None or pd.isna(run["target_value"]):
+        return float("nan")
+    if run["target_reached"] is None or pd.isna(run["target_reached"]) or not run["target_reached"]:
+        return float("inf")
+    curve = read_curve(results_dir, run["run_id"])
+    if curve is None:
+        return float("nan")
+    return float(curve.loc[curve["valid_accuracy"] >= run["target_value"], "step"].min())

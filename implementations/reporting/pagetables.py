@@ -1,0 +1,125 @@
+"""Tables as the page shows them where that is not as their files: a value and its interval in one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from implementations.reporting.html import MB, brief, number, percent, scaled
+from implementations.reporting.papers import paper_of
+
+_SETTING = ["dataset", "data_size", "model", "target_value", "name", "workers"]
+
+
+def spread(row: dict[str, Any], name: str, write: Callable[[Any], str] = brief) -> str | None:
+    """A value with its low and high in brackets where they differ; None where it is absent."""
+    if pd.isna(row[name]):
+        return None
+    low, high = write(row[f"{name}_low"]), write(row[f"{name}_high"])
+    return write(row[name]) + (f" ({low} to {high})" if low != high else "")
+
+
+def in_words(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
+    """Rows whose methods and period are called as the paper calls them."""
+    own = paper_of(paper)
+    if "method" in rows and own.methods:
+        rows = rows.assign(method=[own.methods.get(name, name) for name in rows["method"]])
+    return rows.rename(columns={"sync_period": "local_steps"}) if own.period == "J" else rows
+
+
+def targets(table: pd.DataFrame) -> pd.DataFrame:
+    """What a target costs: one cell for steps, for bytes, and for the ratio of bytes."""
+    rows = table.to_dict("records")
+    shown = table.assign(
+        reached_of=[f"{row['reached']} of {row['n']}" for row in rows],
+        steps_spent=[spread(row, "steps", number) for row in rows],
+        bytes_spent=[spread(row, "bytes", scaled(MB)) for row in rows],
+        byte_ratios=[byte_ratios(row) for row in rows],
+    )
+    return shown[[*_SETTING, "sharding", "skew", "reached_of", "steps_spent", "bytes_spent", "byte_ratios", "minibatch",
+                  "epochs", "passes", "lr", "experiments", "command"]]  # fmt: skip
+
+
+def byte_ratios(row: dict[str, Any]) -> str | None:
+    """Bytes of data parallelism and of local SGD over a row's own, which is 1; None where there is neither.
+
+    ``row``: of the table of targets.
+    """
+    parts = [spread(row, name) for name in ("data_parallel_ratio", "local_sgd_ratio")]
+    if not any(parts):
+        return None
+    return "never reached" if np.isinf(row["bytes"]) else " : ".join([*(part or "-" for part in parts), "1"])
+
+
+def times(table: pd.DataFrame) -> pd.DataFrame:
+    """Seconds to the target: a column for each cluster, the slowest network first; a star marks the fastest period."""
+    order = table.drop_duplicates("cluster").sort_values(["mbit_s", "cluster"])["cluster"]
+    keys = [*_SETTING, "sharding", "skew", "minibatch", "epochs", "passes", "lr", "command"]
+    found: list[dict[str, Any]] = []
+    for _, rows in table.groupby(["paper", "variant", *keys], dropna=False, sort=False):
+        first = rows.iloc[0]
+        row = {name: first[name] for name in keys} | {"reached_of": f"{first['reached']} of {first['n']}"}
+        for each in rows.rename(columns={"time_s": "time"}).to_dict("records"):
+            star = "*" if each["best"] and pd.notna(first["sync_period"]) else ""
+            row[f"on {each['cluster']} (s)"] = f"{spread(each, 'time')}{star}"
+        found.append(row)
+    columns = [f"on {cluster} (s)" for cluster in order]
+    return pd.DataFrame(found).reindex(columns=[*_SETTING, "reached_of", *columns, *keys[len(_SETTING) :]])
+
+
+def crossings(table: pd.DataFrame) -> pd.DataFrame:
+    """Where methods change places: one cell for the bandwidth and the seeds' range."""
+    rows = table.rename(columns={"crossing_mbit_s": "crossing"}).to_dict("records")
+    between = [f"{brief(row['least_mbit_s'])} to {brief(row['most_mbit_s'])} Mbit/s" for row in rows]
+    return table.assign(
+        crossing=[_crossing(row) for row in rows], network=pd.array(between, dtype="string")
+    )[["dataset", "data_size", "plain_model", "target_value", "skew", "workers", "first", "second", "crossing",
+       "faster_below", "faster_above", "network", "command"]]  # fmt: skip
+
+
+def _crossing(row: dict[str, Any]) -> str | None:
+    if pd.isna(row["crossing"]):
+        return None
+    return spread(row, "crossing") if pd.notna(row["crossing_low"]) else brief(row["crossing"])
+
+
+def width(table: pd.DataFrame) -> pd.DataFrame:
+    """Points lost by width, and the thresholds, each with its range in one cell."""
+    rows = table.to_dict("records")
+    return table.assign(
+        points_lost=[spread(row, "loss", lambda value: f"{value:.2f}") for row in rows],
+        threshold_units=[_threshold(row) for row in rows],
+        workers=["all" if pd.isna(row["workers"]) else number(row["workers"]) for row in rows],
+    )[["dataset", "data_size", "hidden_layers", "name", "workers", "width", "units_per_worker", "accuracy",
+       "one_worker_accuracy", "points_lost", "n", "threshold_units", "command"]]  # fmt: skip
+
+
+def _threshold(row: dict[str, Any]) -> str | None:
+    """Never where no width is enough."""
+    return spread(row, "threshold", lambda value: "never" if np.isinf(value) else number(value))
+
+
+def memory(table: pd.DataFrame) -> pd.DataFrame:
+    """What fits: the precisions in one cell, ``Fail`` where there is no network."""
+    rows = table.to_dict("records")
+    return table.assign(precisions=[_precisions(row) for row in rows])[
+        ["dataset", "data_size", "name", "workers", "width", "model_params", "worker_params",
+         "state_bytes_per_worker", "server_bytes", "held_bytes", "memory_limit_bytes", "precisions", "n", "source",
+         "command"]
+    ]  # fmt: skip
+
+
+def _precisions(row: dict[str, Any]) -> str:
+    return " / ".join(percent(row[f"p_at_{k}"]) for k in (1, 3, 5)) if row["fits"] else "Fail"
+
+
+ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "targets": targets,
+    "times": times,
+    "crossings": crossings,
+    "width": width,
+    "memory": memory,
+}
