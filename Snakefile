@@ -29,7 +29,9 @@ from implementations.workflow import (
 
 pipeline = Pipeline(workflow)
 
-TABLES = "speedup time_split accuracy wer volume tuning validation fitted loss runs failures".split()
+TABLES = (
+    "speedup time_split accuracy wer volume targets times crossings width memory tuning validation fitted loss runs failures"
+).split()
 
 
 # Names the operating system that the suite is made on. Used only with `--software-deployment-method`: the packages
@@ -245,6 +247,7 @@ rule tables:
         utterances="results/utterances.parquet",
         timings="results/timings.parquet",
         published=files("config/published/*"),
+        clusters=files("config/clusters/*"),
         code=code("reporting.tables", "timings"),
     output:
         csv=report(expand("reports/tables/{name}.csv", name=TABLES), category="Tables"),
@@ -265,6 +268,7 @@ rule figures:
         utterances="results/utterances.parquet",
         timings="results/timings.parquet",
         published=files("config/published/*"),
+        clusters=files("config/clusters/*"),
         code=code("reporting.figures", "timings"),
     output:
         report(directory("reports/figures"), patterns=["{name}.svg"], category="Figures"),

@@ -1,9 +1,10 @@
 """Runs every benchmark and prints a table: ours, the reference, their ratio measured in one run, and the goal.
 
     python -m benchmarks [NAME ...]      names: averaging_operation end_to_end speech_end_to_end simulated harness
-                                                speedup natural_gradient matmul_peak decoding
+                                                speedup natural_gradient matmul_peak decoding subnet_step
+                                                subnet_ranks subnet_memory
 
-About six minutes in all on two cores; leave the machine alone meanwhile. Rows also go to results/bench.json.
+About eight minutes in all on two cores; leave the machine alone meanwhile. Rows also go to results/bench.json.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def speech(name: str) -> list[dict[str, Any]]:
     return _rows([sys.executable, "-m", "benchmarks.speech", name], rank_environment(1))
 
 
+def subnet(name: str) -> list[dict[str, Any]]:
+    """Rows of a benchmark of ``benchmarks.subnets``, on one thread."""
+    return _rows([sys.executable, "-m", "benchmarks.subnets", name], rank_environment(1))
+
+
 def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:
     done = subprocess.run(
         command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
@@ -55,6 +61,14 @@ BENCHMARKS = {
     "natural_gradient": lambda: speech("natural_gradient"),
     "matmul_peak": lambda: speech("matmul_peak"),
     "decoding": lambda: speech("decoding"),
+    "subnet_step": lambda: subnet("subnet_step"),
+    "subnet_ranks": lambda: on_ranks("subnet_ranks", 2),
+    "subnet_memory": lambda: [
+        row
+        for ranks in (2, 4)
+        for server in ("central", "partitioned")
+        for row in on_ranks(f"subnet_memory_{server}", ranks)
+    ],
 }
 
 
@@ -79,10 +93,17 @@ def _line(row: dict[str, Any]) -> str:
     goal = "" if row.get("goal") is None else f"goal {'<=' if row.get('at_most') else '>='} {row['goal']}"
     verdict = "" if row.get("goal") is None else ("ok" if _met(row) else "SHORT")
     return (
-        f"{row['benchmark']:20} {row['name']:46} ranks {row.get('ranks', 1)}  ours {row['ours_s'] * 1e3:10.3f} ms  "
-        f"reference {row['reference_s'] * 1e3:10.3f} ms  ratio {row['ratio']:6.3g} "
+        f"{row['benchmark']:20} {row['name']:46} ranks {row.get('ranks', 1)}  ours {_amount(row, 'ours')}  "
+        f"reference {_amount(row, 'reference')}  ratio {row['ratio']:6.3g} "
         f"[{row['ratio_low']:.3g}, {row['ratio_high']:.3g}]  {goal} {verdict}"
     )
+
+
+def _amount(row: dict[str, Any], side: str) -> str:
+    """Milliseconds, or megabytes of a row that has bytes."""
+    if f"{side}_s" in row:
+        return f"{row[f'{side}_s'] * 1e3:10.3f} ms"
+    return f"{row[f'{side}_bytes'] / 1e6:10.3f} MB"
 
 
 if __name__ == "__main__":

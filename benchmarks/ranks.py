@@ -14,7 +14,10 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +25,13 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
+from benchmarks import subnets
 from benchmarks.alone import RESULTS, point_of, train_s
 from benchmarks.speech import DATASET, HIDDEN
 from benchmarks.statistics import compare
-from implementations import data
+from implementations import data, holding
 from implementations.clock import Clock
+from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.mpi import MpiCommunicator
 from implementations.harness import Run
@@ -37,7 +42,11 @@ SIZES_MB = (1, 4, 16, 64, 160)
 NETS = {"small": [128, 128], "large": [1024, 1024]}
 MINIBATCH, SPEECH_MINIBATCH = 64, 128
 STEPS = {"small": 400, "large": 60}
-SYNC_PERIOD = 10
+SUBNETS = {"minibatch": 32, "lr": 0.05}  # as in the default experiments
+SUBNET_PERIOD, SUBNET_STEPS = 20, 60
+# Of the net whose memory is measured. Steps of a window: all but the first and the last are local ones.
+WIDE_FEATURES, WIDE_CLASSES, WIDE_HIDDEN = 4096, 35, [4096, 4096]
+WIDE_PERIOD, WIDE_STEPS = 5, 20
 
 
 def seconds(function: Callable[[], Any], calls: int = 1) -> float:
@@ -119,12 +128,12 @@ def _point(method: str, hidden: list[int], steps: int) -> Point:
     )
 
 
-def _run(point: Point) -> Run:
-    return Run(point, lambda ledger: MpiCommunicator(ledger, WORLD), RESULTS, Clock(), "benchmark")
+def _run(point: Point, results: Path = RESULTS) -> Run:
+    return Run(point, lambda ledger: MpiCommunicator(ledger, WORLD), results, Clock(), "benchmark")
 
 
-def _ours(point: Point) -> float:
-    run = _run(point)
+def _ours(point: Point, results: Path = RESULTS) -> float:
+    run = _run(point, results)
     run.warm_up()
     run.start_clock()
     run.train(lambda done, total: None)
@@ -140,7 +149,8 @@ def _ddp(run: Run) -> Callable[[], None]:
 def _periodic(run: Run) -> Callable[[], None]:
     model = run.net.to_module()
     optimizer = torch.optim.SGD(model.parameters(), lr=run.point.lr)
-    averager = PeriodicModelAverager(period=SYNC_PERIOD, warmup_steps=SYNC_PERIOD - 1)
+    period = run.training.settings["sync_period"]
+    averager = PeriodicModelAverager(period=period, warmup_steps=period - 1)
     return lambda: _epoch(run, model, optimizer, lambda: averager.average_parameters(model.parameters()))
 
 
@@ -190,6 +200,112 @@ def _rank_0_alone(point: Point, threads: int) -> float:
     return WORLD.bcast(taken)
 
 
+def subnet_ranks() -> list[dict[str, Any]]:
+    """Training seconds of a batch-normalised net at equal samples, against torch's local SGD and DDP.
+
+    Independent subnet training is another method than these: its steps are smaller and its messages fewer.
+    """
+    net = partial(
+        subnets.point_of_net, workers=WORLD.size, hidden=[1024],
+        data_size=SUBNET_STEPS * SUBNETS["minibatch"] * WORLD.size, **SUBNETS,
+    )  # fmt: skip
+    period = {"sync_period": SUBNET_PERIOD}
+    local, parallel = net("averaging", method_params=period), net("data_parallel")
+    central, partitioned = (
+        net("ist", method_params={**period, "server": server}) for server in ("central", "partitioned")
+    )
+    with _noise(1960, 12, local.data_size) as results:
+        theirs = {"local SGD": _periodic(_run(local, results)), "DDP": _ddp(_run(parallel, results))}
+        return [
+            {
+                "name": f"{name}, against {reference}",
+                "goal": goal,
+                **compare(lambda p=point: _ours(p, results), lambda r=reference: seconds(theirs[r])),
+            }
+            for name, point, reference, goal in (
+                ("averaging", local, "local SGD", 1.0),
+                ("data_parallel", parallel, "DDP", 1.0),
+                ("ist, central server", central, "local SGD", None),
+                ("ist, partitioned server", partitioned, "local SGD", None),
+                ("ist, central server", central, "DDP", None),
+                ("ist, partitioned server", partitioned, "DDP", None),
+            )
+        ]
+
+
+def subnet_memory(server: str) -> list[dict[str, Any]]:
+    """How much each rank's resident memory grows over what it should hold, by sizes: ``holding.state_bytes``.
+
+    That is weights and gradients of its subnet and the full net's weights that it stores. Beside these there are
+    activations, and in a window's first and last step the blocks that are exchanged, some of which the allocator may
+    keep; local steps are the others. A process for each server, since memory that was freed is not seen to grow again.
+    """
+    net = partial(
+        subnets.point_of_net, "ist", WORLD.size, data_size=WIDE_STEPS * SUBNETS["minibatch"] * WORLD.size,
+        method_params={"sync_period": WIDE_PERIOD, "server": server}, **SUBNETS,
+    )  # fmt: skip
+    point = net(WIDE_HIDDEN)
+    with _noise(WIDE_FEATURES, WIDE_CLASSES, point.data_size) as results:
+        _ours(net([WORLD.size, WORLD.size]), results)  # brings in the code, which is no state
+        subnets.restart_peak()
+        run = _run(point, results)
+        before = run._resident_before
+        building = subnets.peak_resident_bytes() - before
+        subnets.restart_peak()
+        local = [
+            subnets.resident_bytes() - before
+            for progress in run.method.train(run.training)
+            if progress.step % WIDE_PERIOD not in (0, 1)
+        ]
+        training = subnets.peak_resident_bytes() - before
+    dry = holding.dry(point, WIDE_FEATURES, WIDE_CLASSES, BookedCommunicator(WORLD.size, Ledger()))
+    should = holding.state_bytes(point, dry)
+    if server == "central" and WORLD.rank:
+        should -= dry.server_bytes  # the whole net, which worker 0 stores
+    found = {"local steps": local, "most in training": [training], "most in building": [building]}
+    every = WORLD.allgather({what: [(grown, should) for grown in sizes] for what, sizes in found.items()})
+    rows = [("rank 0, local steps", every[0]["local steps"]),
+            ("other ranks, local steps", [pair for rank in every[1:] for pair in rank["local steps"]])]  # fmt: skip
+    rows += [
+        (f"worst rank, {what}", [max((rank[what][0] for rank in every), key=lambda pair: pair[0] / pair[1])])
+        for what in ("most in training", "most in building")
+    ]
+    return [
+        {
+            "name": f"{server} server, {name}",
+            "goal": 1.3 if "local" in name else None,
+            "at_most": True,
+            **_growth(pairs),
+        }
+        for name, pairs in rows
+    ]
+
+
+def _growth(pairs: list[tuple[int, int]]) -> dict[str, float]:
+    """What memory grew by and what it should have, at the median of their ratio, with its quartiles."""
+    pairs = sorted(pairs, key=lambda pair: pair[0] / pair[1])
+    ratios, (ours, reference) = [grown / should for grown, should in pairs], pairs[len(pairs) // 2]
+    return {
+        "ours_bytes": ours,
+        "reference_bytes": reference,
+        "ratio": ours / reference,
+        "ratio_low": ratios[len(pairs) // 4],
+        "ratio_high": ratios[-1 - len(pairs) // 4],
+    }
+
+
+@contextmanager
+def _noise(features: int, classes: int, samples: int) -> Iterator[Path]:
+    """A results folder for all ranks that has a data set of noise and does not outlive its use."""
+    with tempfile.TemporaryDirectory() as own:
+        results = Path(WORLD.bcast(own))
+        if WORLD.rank == 0:
+            subnets.write_noise(results, features, classes, samples)
+        WORLD.Barrier()
+        yield results
+        WORLD.Barrier()
+
+
 def _join_gloo() -> None:
     store = WORLD.bcast(tempfile.mktemp() if WORLD.rank == 0 else None)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=WORLD.rank, world_size=WORLD.size)
@@ -200,11 +316,15 @@ BENCHMARKS = {
     "end_to_end": end_to_end,
     "speech_end_to_end": speech_end_to_end,
     "speedup": speedup,
+    "subnet_ranks": subnet_ranks,
+    "subnet_memory_central": partial(subnet_memory, "central"),
+    "subnet_memory_partitioned": partial(subnet_memory, "partitioned"),
 }
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    data.prepare(DATASET if sys.argv[1].startswith("speech") else "fashion_mnist", RESULTS)
+    if not sys.argv[1].startswith("subnet"):
+        data.prepare(DATASET if sys.argv[1].startswith("speech") else "fashion_mnist", RESULTS)
     _join_gloo()
     found = BENCHMARKS[sys.argv[1]]()
     if WORLD.rank == 0:

@@ -240,8 +240,9 @@ def _tables(args: argparse.Namespace) -> None:
 
     runs, timings = read_table(args.runs), read_table(args.timings)
     tier, errors = _settings(args).tier, _utterances(args)
+    checked, losses = validation(runs, timings), _losses(timings)
     make_tables(
-        runs, timings, validation(runs, timings), args.out, tier, utterances=errors, losses=_losses(timings)
+        runs, timings, checked, args.out, tier, utterances=errors, losses=losses, results_dir=args.results
     )
 
 

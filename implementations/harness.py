@@ -6,6 +6,7 @@ Every process of the run calls ``run_point``; what it returns is the same on all
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import resource
 import time
@@ -35,6 +36,7 @@ from implementations.models.worker_model import WorkerModel
 from implementations.point import Point
 from implementations.seeds import derive, torch_stream
 from implementations.speech import wer
+from implementations.target import crossing
 from implementations.training import Shards, Training
 
 # Between two pulses a run neither looks at the wall clock nor agrees on anything: that would cost a message a step.
@@ -135,6 +137,9 @@ class Run:
                 point, holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger())), self.data_size
             )
         shards = Shards(self.dataset, order, self.comm.hosted)
+        self._order = order
+        # The first optimiser of a process has torch load a good deal: neither the clock's nor the network's.
+        torch.optim.SGD([torch.zeros(1)])
         self._resident_before = _resident_bytes()
         self._resident_bytes = 0
         self.holding = holding.hold(point, settings, *sizes, self.comm)
@@ -203,6 +208,7 @@ class Run:
             for _ in range(WARM_UP_STEPS):
                 self.net.loss_and_grad(x_wbi, y_wb)
         self.net.grad_wp.zero_()
+        self._resident_bytes = _resident_bytes() - self._resident_before
 
     def start_clock(self) -> None:
         """All processes start together."""
@@ -292,7 +298,6 @@ class Run:
 
     def _evaluate(self, epoch: int) -> None:
         train_s = self.comm.control_max(np.array([self.clock.training_s]))[0]
-        self._resident_bytes = max(self._resident_bytes, _resident_bytes() - self._resident_before)
         own_p = self.net.theta_wp[0] if self._unsynced else None
         with self._model_of_worker_0(own_p):
             accuracy, loss = self._score(self._valid)
@@ -352,24 +357,28 @@ class Run:
         if not net.needs_samples:
             return
         if self._reference is None:
-            count = min(REFERENCE_SAMPLES, self.data_size)
-            self._reference = self.dataset.samples("train", np.arange(count))
+            # where data stay with their owners, the evaluating one's: worker 0's
+            own = self._order.shard(0) if self._order.private else np.arange(self.data_size)
+            self._reference = self.dataset.samples("train", own[:REFERENCE_SAMPLES])
         for rows in torch.arange(len(self._reference)).split(EVAL_BATCH):
             yield self._reference.take(rows)[0]
 
     def _share(self, split: str) -> Samples:
-        """This process's part of an evaluation set: all of it, or nothing, where one process has the whole model."""
+        """This process's part of an evaluation set.
+
+        All of it, or nothing, where one process has the whole model, or answers depend on what is shown together.
+        """
         size, processes = self.dataset.sizes[split], self.comm.processes
-        if self.holding.everywhere:
+        if self.holding.everywhere and self.net.evaluation_batch is None:
             mine = np.arange(self.comm.process, size, processes)
         else:
             mine = np.arange(size if self.rank == 0 else 0)
         return self.dataset.samples(split, mine)
 
-    def _log_posteriors(self, split: str) -> np.ndarray:
-        """What the first hosted worker's model says of every frame: (frames, classes) float32."""
+    def _log_posteriors(self, net: WorkerModel, split: str) -> np.ndarray:
+        """What a model says of every frame: (frames, classes) float32."""
         samples = self.dataset.samples(split)
-        with torch.no_grad(), self.holding.whole() as net:
+        with torch.no_grad():
             parts = [
                 net.logits(samples.take(rows)[0].unsqueeze(0)).squeeze(0).log_softmax(1)
                 for rows in torch.arange(len(samples)).split(EVAL_BATCH)
@@ -386,12 +395,19 @@ class Run:
         best = max(row["valid_accuracy"] for row in self.curve)
         return "target_missed", f"validation accuracy reached {best:.4f}, the target is {target}"
 
-    def _reached(self) -> dict[str, Any] | None:
-        """The first row of the curve at or above the target."""
+    def _reached(self) -> dict[str, float] | None:
+        """Seconds and bytes at which the target was reached, on the straight line between two evaluations."""
         target = self.point.target_value
         if target is None:
             return None
-        return next((row for row in self.curve if row["valid_accuracy"] >= target), None)
+        accuracies = [row["valid_accuracy"] for row in self.curve]
+        place = crossing(accuracies, target)
+        if place is None:
+            return None
+        before, after = self.curve[math.floor(place)], self.curve[math.ceil(place)]
+        share = place - math.floor(place)
+        names = ("train_s", "sent_bytes_total")
+        return {name: before[name] + share * (after[name] - before[name]) for name in names}
 
     def stop_clock(self) -> None:
         """Freeze the parts; sums and maxima over processes are taken from the frozen values."""
@@ -422,7 +438,7 @@ class Run:
             "epochs_done": epochs_done,
             "drift": max((row["drift"] for row in self.curve if row["drift"] >= 0), default=None),
             "target_reached": None if self.point.target_value is None else reached is not None,
-            "bytes_to_target": reached and reached["sent_bytes_total"],
+            "bytes_to_target": reached and round(reached["sent_bytes_total"]),
             **self.comm.world_totals(),
             "sent_bytes_predicted": volume.sent_bytes_total,
             "paper_bytes": volume.paper_bytes,
@@ -459,10 +475,13 @@ class Run:
         recognition = self.dataset.recognition if self.point.decode else None
         if self.dataset.summary["kind"] == "speech":
             values["frame_error"] = 1 - accuracy
-        if recognition and self.rank == 0:
-            scored = recognition.score(self._log_posteriors)
-            self.utterances = scored.utterances
-            values |= _word_error_columns(scored)
+        if recognition:
+            with self.holding.whole() as net:
+                if net is not None and self.rank == 0:
+                    net.prepare_evaluation(self._reference_inputs(net))
+                    scored = recognition.score(functools.partial(self._log_posteriors, net))
+                    self.utterances = scored.utterances
+                    values |= _word_error_columns(scored)
         own_p = self.training.own_theta_p
         if own_p is not None:
             with self._model_of_worker_0(own_p):
@@ -470,7 +489,8 @@ class Run:
                 if self.dataset.summary["kind"] == "speech":
                     values["rank0_frame_error"] = 1 - values["rank0_accuracy"]
                 if recognition and self.rank == 0:
-                    errors = _word_errors(recognition.score(self._log_posteriors).utterances)
+                    scores = functools.partial(self._log_posteriors, self.net.one_worker(0))
+                    errors = _word_errors(recognition.score(scores).utterances)
                     values["rank0_wer"] = errors.rate
         self._agree_barrier()  # nobody leaves while rank 0 decodes
         return values

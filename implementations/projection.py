@@ -86,7 +86,7 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
         "data_size": samples,
         "model_params": held.full_params,
         "worker_params": held.net.params_per_worker,
-        "state_bytes_per_worker": state_bytes(point, held),
+        "state_bytes_per_worker": state_bytes(point, held) - held.server_bytes,
         "server_bytes": held.server_bytes,
         "steps": steps,
         "samples": steps * point.global_batch,

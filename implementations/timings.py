@@ -20,6 +20,7 @@ from implementations.fitted import COMMUNICATION, LOSS_COLUMNS
 from implementations.point import Point
 from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
 from implementations.reporting.rows import ENDED
+from implementations.target import crossing
 
 # Columns of a run that a figure needs beside its predicted times.
 IDENTITY = [
@@ -280,7 +281,7 @@ def _read_trace(path: Path, grouped: dict[bytes, timemodel.Groups]) -> tuple[byt
 
 
 def _target_step(run: Mapping[str, Any], curve: Path) -> float | None:
-    """Steps until the first evaluation at or beyond the target; infinite when missed, None without a target."""
+    """Steps until the target, between evaluations too; infinite when missed, None without a target."""
     target = run.get("target_value")
     if target is None or pd.isna(target):
         return None
@@ -293,8 +294,10 @@ def _target_step(run: Mapping[str, Any], curve: Path) -> float | None:
         raise UserError(f"{curve}: has no column {metric} or valid_{metric}, which target_metric names")
     # errors and losses go down, everything else up
     down = any(word in metric for word in ("loss", "error", "wer"))
-    reached = frame[column] <= target if down else frame[column] >= target
-    return float(frame.loc[reached, "step"].min()) if reached.any() else math.inf
+    sign = -1 if down else 1
+    place = crossing((sign * frame[column].astype(float)).tolist(), sign * float(target))
+    steps = frame["step"].astype(float).to_numpy()
+    return math.inf if place is None else float(np.interp(place, np.arange(len(steps)), steps))
 
 
 def _row(

@@ -443,6 +443,21 @@ class Communicator:
         self._links.exchange([], [(owner, _array(collected[r])) for owner, r in far])
         return collected
 
+    def control_distribute(
+        self, buffers: Sequence[torch.Tensor] | None, sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """The reverse of ``control_collect``: worker 0's process has all workers' flat buffers, the others None."""
+        if self._links is None:
+            return [buffers[r] for r in self.hosted]
+        first = self._owners[0]
+        if self._process != first:
+            mine = {r: torch.empty(sizes[r]) for r in self.hosted}
+            self._links.exchange([], [(first, _array(mine[r])) for r in self.hosted if sizes[r]])
+            return list(mine.values())
+        far = [(owner, r) for r, owner in enumerate(self._owners) if owner != first and sizes[r]]
+        self._links.exchange([(owner, _array(buffers[r].contiguous())) for owner, r in far], [])
+        return [buffers[r] for r in self.hosted]
+
     def world_totals(self) -> dict[str, int]:
         """The ledger's totals over all workers, complete also after calls of split groups."""
         return self.ledger.totals(self.control_max)

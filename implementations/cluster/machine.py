@@ -30,6 +30,9 @@ class NotCalibrated(UserError):
     """This machine, or one that is described as like it, is asked for before it was calibrated."""
 
 
+PACKED = ("scatter", "gather", "alltoall")  # operations whose messages are put together first
+
+
 @dataclass(frozen=True)
 class Device:
     """What one worker computes on. ``flops_by_shape`` rows are (batch, width, flop/s), a full grid."""
@@ -138,6 +141,9 @@ class Cluster:
             ranks, per_node, self.inside_node, self.between_nodes or self.inside_node
         )
         seconds = collectives.seconds(op, algorithm, places, payload_bytes, sent_bytes, messages)
+        if op in PACKED:
+            # blocks are gathered out of, and put back into, larger tensors: read and written once
+            seconds += 2 * payload_bytes / self.device.memory_bandwidth_bytes_per_s
         if self.device.host_copy is not None and payload_bytes:
             seconds += 2 * self.device.host_copy.seconds(payload_bytes)
         return seconds

@@ -25,7 +25,8 @@ class Order:
     concentration ``skew`` is (> 0; Hsu, Qi and Brown 2019). All workers make as many steps as the one with the fewest
     samples can, the remainder is left out.
 
-    An epoch, at whose end a run is evaluated, is ``passes`` of these. ``labels`` are (samples,), or (samples, most) of which the first counts. UserError where groups or labels lack.
+    An epoch, at whose end a run is evaluated, is ``passes`` of these. ``labels`` are (samples,), or (samples, most) of
+    which the first counts. UserError where groups or labels lack.
     """
 
     def __init__(

@@ -6,7 +6,8 @@ groups are disjoint, so that blocks are copied back. What is evaluated is the fu
 Variant ``faithful`` is the authors' published code: each worker shuffles the whole training set by itself (sharding
 ``independent``), batch statistics at test (``statistics: batch`` of the model), plain SGD; with ``lost_steps`` also
 its slips: the central server is given the weights one step before the end of a window, so that the last step is
-thrown away, and the partitioned one never gets the last window of an epoch unless it is complete.
+thrown away (but for the epoch's last one, after which it is given them again), and the partitioned one never gets the
+last window of an epoch unless it is complete.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from implementations.errors import UserError
 from implementations.registry import Param, Progress, Volume, method
 
 if TYPE_CHECKING:
@@ -84,8 +86,10 @@ def checks(point: Point) -> list[str]:
         problems.append(f"init: got {point.init!r}; allowed: uniform")
     if point.model.get("activation") == "sigmoid":
         problems.append("model: got activation 'sigmoid'; allowed: relu | tanh (an absent unit must give 0)")
-    if point.recipe.get("reject_worse"):
-        problems.append("reject_worse: got True; allowed: False")
+    if point.schedule == "newbob":
+        problems.append(
+            "schedule: got 'newbob'; allowed: constant | exponential (the end must be known beforehand)"
+        )
     if params.get("lost_steps") and point.variant != "faithful":
         problems.append(
             "lost_steps: got True; allowed: False (the published slips belong to variant faithful)"
@@ -125,13 +129,13 @@ def pushes(place: int, last_of_epoch: bool, settings: dict[str, Any]) -> bool:
         return place == period - 1 or last_of_epoch
     if settings["server"] == "partitioned":
         return place == period - 1
-    return place == period - 2 or (last_of_epoch and place < period - 2)
+    return place == period - 2 or last_of_epoch
 
 
 def volume(plan: Plan) -> Volume:
     """Both ways: ``2 b (P_in + P_out + P_bn + P_hid / n)`` a round, less what a worker stores itself.
 
-    ``paper_bytes`` counts as the paper does: all that the subnets get and give back, wherever it is stored.
+    ``paper_bytes`` counts as the paper does: what one worker gets and gives back, wherever it is stored.
     """
     from implementations.ist import partition
 
@@ -160,7 +164,7 @@ def volume(plan: Plan) -> Volume:
             network = int(counts.sum() - counts.trace())
         ways = 1 + ends[round % windows]
         sent += 4 * network * ways
-        paper += 4 * int(counts.sum()) * ways
+        paper += 4 * int(counts.sum(axis=0).max()) * ways
         down, up = int(counts.sum(axis=1).max()), int(counts.sum(axis=0).max())
         busiest += 4 * (down + (ways - 1) * up)
     return Volume(busiest if workers > 1 else 0, sent, paper if workers > 1 else 0)
@@ -178,20 +182,37 @@ def volume(plan: Plan) -> Volume:
 )
 def train(run: Training) -> Iterator[Progress]:
     """Deal out, J local steps, write back."""
-    settings, held = run.settings, run.holding
+    settings, held, plan = run.settings, run.holding, run.plan
     period = settings["sync_period"]
-    windows = -(-run.plan.steps_per_epoch // period)  # of an epoch
+    if settings["lost_steps"] and settings["server"] == "partitioned" and period > plan.steps_per_epoch:
+        raise UserError(
+            f"sync_period {period} with lost_steps: an epoch has {plan.steps_per_epoch} steps, so that nothing would "
+            f"ever be written back; lower sync_period"
+        )
+    moves = (
+        settings["redraw"] and run.comm.size > 1
+    )  # whether a unit may be another worker's in the next round
     optimizer = run.optimizer(run.point.lr)
+    if not run.done_steps:
+        run.comm.ledger.step = 1
+        held.scatter(0)
+    round = _round_of(run.done_steps, plan, period)
     for batch in run.batches():
         place = (batch.step_in_epoch - 1) % period
-        epoch = (batch.step - 1) // run.plan.steps_per_epoch
-        round = epoch * windows + (batch.step_in_epoch - 1) // period
-        if place == 0:
-            held.scatter(round)
-            if run.moves_wp is not None:
-                run.moves_wp.zero_()  # of units that other workers have now
         loss = run.net.loss_and_grad(batch.x, batch.y)
         optimizer.step()
         if pushes(place, batch.last_of_epoch, settings):
             held.gather(round)
+        if place == period - 1 or batch.last_of_epoch:
+            round += 1
+            if batch.step < plan.epochs * plan.steps_per_epoch:
+                held.scatter(round)
+                if moves and run.moves_wp is not None:
+                    run.moves_wp.zero_()  # of units that other workers have now
         yield Progress(batch.step, batch.samples, loss, synced=True)
+
+
+def _round_of(done_steps: int, plan: Plan, period: int) -> int:
+    """The round, counted over the run from 0, that the step after ``done_steps`` is in."""
+    epochs, steps = divmod(done_steps, plan.steps_per_epoch)
+    return epochs * -(-plan.steps_per_epoch // period) + steps // period

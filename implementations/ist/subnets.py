@@ -10,6 +10,7 @@ filled up with units whose weights are zero and stay so.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,12 +46,15 @@ class Subnets(Holding):
         self, point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator
     ) -> None:
         self._point, self._comm, self._sizes_of_net = point, comm, (features, classes)
-        full = models.build(point.model, features, classes, 1, torch_stream(point.seed, "init"))
+        first = 0 in comm.hosted
+        # Only where worker 0 is does the whole net take memory; elsewhere its sizes are enough.
+        with contextlib.nullcontext() if first else torch.device("meta"):
+            full = models.build(point.model, features, classes, 1, torch_stream(point.seed, "init"))
         self.layout, self.full_params = layout_of(full), full.params_per_worker
         self._options = {name: settings[name] for name in ("partition", "redraw", "overlap")}
         self._stores = partition.stored(full.units, comm.size, settings["server"])
         self._central = settings["server"] == "central"
-        self._full = full if self._central and 0 in comm.hosted else None
+        self._full = full if self._central and first else None
         sizes = {
             label: partition.group_sizes(
                 count,
@@ -66,8 +70,8 @@ class Subnets(Holding):
         self._averaged = {
             name for name, axes in full.axes.items() if shared or storage_label(axes) is None
         } - ({*full.axes} if comm.size == 1 else set())
-        self._weights = [self._own_part(full, worker) for worker in comm.hosted]
-        self.server_bytes = self._most_stored_bytes(full)
+        self._weights = self._initial_parts(full if first else None)
+        self.server_bytes = self._most_stored_bytes(full.theta_wp.itemsize)
         self.shares = {
             label: sum(of_label) / comm.size / full.units[label] for label, of_label in sizes.items()
         }
@@ -216,33 +220,55 @@ class Subnets(Holding):
 
     # What is stored
 
-    def _own_part(self, full: WorkerModel, worker: int) -> dict[str, torch.Tensor]:
-        """A worker's part of the full net: views of it where that is all, else copies; empty where it is nothing."""
-        parts = {}
-        for name, weight in full.weights.items():
-            by = storage_label(self.layout.axes[name])
+    def _initial_parts(self, full: WorkerModel | None) -> list[dict[str, torch.Tensor]]:
+        """What the hosted workers store, at first; ``full`` is there where worker 0 is."""
+        if self._central:
+            whole = {name: weight[0] for name, weight in full.weights.items()} if full else {}
+            return [whole if worker == 0 else {} for worker in self._comm.hosted]
+        everyone = range(self._comm.size)
+        parts = [torch.cat([self._part(full, *what).reshape(-1) for what in self._parts_of(worker)])
+                 for worker in everyone] if full else None  # fmt: skip
+        sizes = [sum(math.prod(shape) for _, _, shape in self._parts_of(worker)) for worker in everyone]
+        flat = self._comm.control_distribute(parts, sizes)
+        stored = []
+        for worker, values in zip(self._comm.hosted, flat):
+            pieces = values.split([math.prod(shape) for _, _, shape in self._parts_of(worker)])
+            stored.append(
+                {name: piece.view(shape) for piece, (name, _, shape) in zip(pieces, self._parts_of(worker))}
+            )
+        return stored
+
+    def _parts_of(self, worker: int) -> list[tuple[str, tuple[int, int, int] | None, tuple[int, ...]]]:
+        """Each tensor that a worker stores something of: name, (axis, first, last) or None for all of it, and shape."""
+        parts: list[tuple[str, tuple[int, int, int] | None, tuple[int, ...]]] = []
+        for name, shape in self.layout.shapes.items():
+            axes, by = self.layout.axes[name], storage_label(self.layout.axes[name])
             if by is None:
-                whole = weight[0]
-                parts[name] = (whole if self._central else whole.clone()) if worker == 0 else whole[:0]
+                if worker == 0:
+                    parts.append((name, None, shape))
                 continue
             low, high = self._stores[worker][by]
-            part = weight[0].narrow(self.layout.axes[name].index(by), low, high - low)
-            parts[name] = part if self._central and worker == 0 else part.clone()
+            at = axes.index(by)
+            if high > low:
+                parts.append((name, (at, low, high), (*shape[:at], high - low, *shape[at + 1 :])))
         return parts
 
-    def _most_stored_bytes(self, full: WorkerModel) -> int:
-        most = 0
-        for worker, store in enumerate(self._stores):
-            count = 0
-            for name, shape in self.layout.shapes.items():
-                by = storage_label(self.layout.axes[name])
-                if by is None:
-                    count += math.prod(shape) if worker == 0 else 0
-                else:
-                    low, high = store[by]
-                    count += math.prod(shape) // self.layout.units[by] * (high - low)
-            most = max(most, count)
-        return most * full.theta_wp.itemsize
+    @staticmethod
+    def _part(
+        net: WorkerModel, name: str, place: tuple[int, int, int] | None, shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        """A view of that part of a whole net."""
+        if place is None:
+            return net.weights[name][0]
+        axis, low, high = place
+        return net.weights[name][0].narrow(axis, low, high - low)
+
+    def _most_stored_bytes(self, itemsize: int) -> int:
+        counts = [
+            sum(math.prod(shape) for _, _, shape in self._parts_of(worker))
+            for worker in range(self._comm.size)
+        ]
+        return max(counts) * itemsize
 
     @contextmanager
     def whole(self) -> Iterator[WorkerModel | None]:
@@ -255,10 +281,8 @@ class Subnets(Holding):
     def _assembled(self) -> WorkerModel | None:
         """The full net out of its parts, on the process of worker 0."""
         flat = [torch.cat([part.reshape(-1) for part in parts.values()]) for parts in self._weights]
-        sizes = [
-            sum(math.prod(shape) for shape in self._part_shapes(worker).values())
-            for worker in range(self._comm.size)
-        ]
+        everyone = range(self._comm.size)
+        sizes = [sum(math.prod(shape) for _, _, shape in self._parts_of(worker)) for worker in everyone]
         collected = self._comm.control_collect(flat, sizes)
         if collected is None:
             return None
@@ -266,32 +290,11 @@ class Subnets(Holding):
         full = models.build(
             self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
         )
-        for worker, values in enumerate(collected):
-            start = 0
-            for name, shape in self._part_shapes(worker).items():
-                count = math.prod(shape)
-                if count:
-                    by = storage_label(self.layout.axes[name])
-                    target = full.weights[name][0]
-                    if by is not None:
-                        low, high = self._stores[worker][by]
-                        target = target.narrow(self.layout.axes[name].index(by), low, high - low)
-                    target.copy_(values[start : start + count].view(shape))
-                start += count
+        for worker, values in zip(everyone, collected):
+            parts = self._parts_of(worker)
+            for piece, what in zip(values.split([math.prod(shape) for _, _, shape in parts]), parts):
+                self._part(full, *what).copy_(piece.view(what[2]))
         return full
-
-    def _part_shapes(self, worker: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of what a worker stores; a length is 0 where it stores nothing of a tensor."""
-        shapes = {}
-        for name, shape in self.layout.shapes.items():
-            axes, by = self.layout.axes[name], storage_label(self.layout.axes[name])
-            if by is None:
-                shapes[name] = shape if worker == 0 else (0, *shape[1:])
-            else:
-                low, high = self._stores[worker][by]
-                at = axes.index(by)
-                shapes[name] = (*shape[:at], high - low, *shape[at + 1 :])
-        return shapes
 
     def state(self) -> dict[str, Any]:
         """The stored weights of the hosted workers."""

@@ -114,7 +114,7 @@ def check(model: dict[str, Any]) -> list[str]:
         problems.append(
             f"blocks: got {model['blocks']}; allowed: a number for each of hidden {model['hidden']}"
         )
-    sections = len(model["hidden"])
+    sections = len(model.get("hidden", ()))
     if any(section > sections for section in model.get("split", ())):
         problems.append(f"split: got {model['split']}; allowed: sections 1 to {sections}")
     return problems

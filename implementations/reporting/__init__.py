@@ -4,7 +4,7 @@ The steps, each called by one verb of ``python -m implementations``:
 
 * ``collect.collect``: records -> ``results/runs.parquet``, test utterances -> ``results/utterances.parquet``
 * ``verdicts.make_claims``: claims over runs and timings -> ``reports/tables/claims.csv``
-* ``tables.make_tables``: speedup, quality, word errors, volume, validation, lost efficiency -> ``reports/tables``
+* ``tables.make_tables``: speedup, quality, word errors, volume, cost of a target, validation, ... -> ``reports/tables``
 * ``figures.make_figures``: SVG, PNG and CSV of each figure -> ``reports/figures``
 * ``report.make_report``: ``reports/report.html``
 * ``status.summarise``: the last lines of a run, and its exit code

@@ -105,16 +105,14 @@ def _units(value: float) -> str:
 
 
 def crossings_told(crossing: pd.DataFrame) -> str:
-    """Where methods change places, in words, each pair once. ``crossing``: of ``targets.crossings_table``.
-
-    One worker with dropout takes as long a step as without; it is left to the table.
-    """
+    """Where methods change places, in words. ``crossing``: rows of ``targets.crossings_table``, of one setting."""
     found: list[str] = []
-    crossing = crossing[~crossing["second"].str.contains("dropout").astype(bool)]
     for row in crossing[crossing["crossing_mbit_s"].notna()].to_dict("records"):
-        seeds = ""
-        if pd.notna(row["crossing_low"]) and row["crossing_low"] != row["crossing_high"]:
-            seeds = f" ({brief(row['crossing_low'])} to {brief(row['crossing_high'])} by seed)"
+        low, high = brief(row["crossing_low"]), brief(row["crossing_high"])
+        words = [f"{low} to {high} by seed"] if pd.notna(row["crossing_low"]) and low != high else []
+        if row["seeds_crossing"] < row["n"]:
+            words.append(f"in {row['seeds_crossing']} of {row['n']} seeds")
+        seeds = f" ({', '.join(words)})" if words else ""
         where = f"below {brief(row['crossing_mbit_s'])} Mbit/s{seeds}"
         found.append(f"{row['faster_below']} is faster than {row['faster_above']} {where}")
     never = [

@@ -8,13 +8,11 @@ from typing import Any
 import pandas as pd
 
 from implementations.reporting import subnets
-from implementations.reporting.columns import in_experiment
 from implementations.reporting.grouping import cell_value, command_for, groups_of, typed
 from implementations.reporting.papers import paper_of
 from implementations.reporting.rows import ENDED, OVER_MEMORY
 from implementations.reporting.statistics import range_or_interval
 
-EXPERIMENT = "ist_memory"
 RANKS = ("p_at_1", "p_at_3", "p_at_5")
 _SHORT = {"data_parallel": "dp", "averaging": "lsgd", "ist": "ist"}  # in the ids of published numbers
 COLUMNS = [
@@ -33,8 +31,7 @@ def memory_table(
     rows of ``config/published``; the paper's own table follows ours where there are such runs, as evidence
     ``published``: other data, other memory.
     """
-    known = runs["status"].isin([*ENDED, OVER_MEMORY]).fillna(False).astype(bool)
-    found = subnets.described(runs[known & in_experiment(runs, EXPERIMENT)])
+    found = limited(runs)
     held = found["state_bytes_per_worker"].astype(float) + found["server_bytes"].astype(float).fillna(0.0)
     found = found.assign(held_bytes=held)
     rows = []
@@ -53,6 +50,12 @@ def memory_table(
         printed = pd.DataFrame(_printed(published), columns=COLUMNS)
         table = pd.concat([table.astype(object), printed.astype(object)], ignore_index=True)
     return typed(table)
+
+
+def limited(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs under a limit of memory that trained to their end or did not fit, described."""
+    known = runs["status"].isin([*ENDED, OVER_MEMORY]).fillna(False).astype(bool)
+    return subnets.described(runs[known & runs["memory_limit_bytes"].notna()])
 
 
 def _printed(published: pd.DataFrame | None) -> list[dict[str, Any]]:

@@ -156,7 +156,8 @@ def _figures(index: Path, missing: list[str]) -> list[dict[str, Any]]:
         except (OSError, ValueError) as error:
             missing.append(f"figure {prefix}: {error}")
             continue
-        drawn.append(entry | {"svg": svg, "anchor": prefix, "data": table_of(data, most_rows=60)})
+        shown = table_of(in_words(data, entry["paper"]), most_rows=60)
+        drawn.append(entry | {"svg": svg, "anchor": prefix, "data": shown})
     return drawn
 
 

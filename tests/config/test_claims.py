@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from implementations import config, record
 from implementations.recipe import INITS, OPTIMIZERS, SCHEDULES
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -253,3 +254,48 @@ def test_the_share_of_one_machine(workers):
     assert whole.eval(
         CLAIMS["ist-weights-of-one-machine"]["evaluate"]["value"], engine="python"
     ).tolist() == [False]
+
+
+def _points(tier):
+    """Identity columns of a tier's points, with what else a claim selects by."""
+    settings = config.load(CONFIG / f"{'config' if tier == 'default' else tier}.yaml")
+    return [
+        record.identity(point) | {"experiments": point.experiments, "cluster": point.network}
+        for point in [*settings.points, *settings.projected]
+        if point.repeat == 0 and point.seed in (0, 101)  # the others differ in nothing that is selected by
+    ]
+
+
+def _matches(row, wanted):
+    for column, values in wanted.items():
+        values = values if isinstance(values, list) else [values]
+        if column == "experiments":
+            if not any(name == one or name.startswith(f"{one}/") for name in row[column] for one in values):
+                return False
+        elif column == "cluster":  # a trained point is put on every cluster
+            if row["evidence"] == "projected" and row[column] not in values:
+                return False
+        elif column in row and row[column] not in values:
+            return False
+    return True
+
+
+@pytest.mark.timeout(180)
+def test_what_a_claim_selects_is_among_the_points_of_each_tier_that_it_lists():
+    """Of columns that are known before a run."""
+    points, lacking = {}, []
+    for name, claim in CLAIMS.items():
+        evaluate = claim["evaluate"]
+        if claim["needs"].get("unavailable") or not claim["needs"]["experiments"]:
+            continue
+        wanted = [evaluate["select"] | evaluate.get("against", {})]
+        if "cases" in evaluate:
+            wanted = [evaluate["select"] | case["select"] for case in evaluate["cases"]]
+        elif "against" in evaluate:
+            wanted.append(evaluate["select"])
+        for tier in claim["needs"]["tiers"]:
+            if tier not in points:
+                points[tier] = _points(tier)
+            rows = [row for row in points[tier] if row["paper"] == PAPER_OF[name]]
+            lacking += [(tier, name, one) for one in wanted if not any(_matches(row, one) for row in rows)]
+    assert lacking == []

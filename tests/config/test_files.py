@@ -124,12 +124,13 @@ def test_tuning_uses_seeds_that_no_reported_point_has_and_as_many_trials_for_eac
             rule = point.recipe.get("max_change_rule")
             speech.setdefault((point.optimizer, rule), {}).setdefault(point.workers, set()).add(trial)
         else:
-            trials.setdefault(point.paper, {}).setdefault((point.method, point.workers), set()).add(trial)
-    images, subnets = trials["averaging"], trials["ist"]
+            task = trials.setdefault((point.paper, point.dataset), {})
+            task.setdefault((point.method, point.workers), set()).add(trial)
+    images, subnets = trials["averaging", "fashion_mnist"], trials["ist", "speech_commands_small"]
     assert {("data_parallel", 16), ("averaging", 16), ("data_parallel", 1), ("averaging", 1)} <= set(images)
     assert {("ist", 4), ("ist", 8), ("averaging", 4), ("data_parallel", 4), ("sequential", 1)} <= set(subnets)
-    for of_paper in trials.values():
-        assert len(set(map(frozenset, of_paper.values()))) == 1
+    for of_task in trials.values():
+        assert len(set(map(frozenset, of_task.values()))) == 1
     assert set(speech["ng_sgd", "author"]) == set(speech["sgd", None]) == {1, 4, 16, 32}
     for of_workers in speech.values():
         assert len(set(map(frozenset, of_workers.values()))) == 1

@@ -130,6 +130,20 @@ def test_a_curve_is_of_one_period(runs, timings):
     assert (data["speedup"] < 99).all()
 
 
+def test_slower_networks_change_no_figure_of_speedups(runs, timings):
+    slow = timings[timings["cluster"] == "ten-gigabit-cpu"].assign(cluster="ten-megabit-cpu")
+    more = speedup_table(runs, pd.concat([timings, slow], ignore_index=True))
+    assert speedup.main_cluster(["this-host", "ten-megabit-cpu", "ten-gigabit-cpu"]) == "ten-gigabit-cpu"
+    assert (
+        speedup.main_cluster(["this-host", "b", "a"]) == "b" and speedup.main_cluster(["this-host"]) is None
+    )
+    assert speedup.main_cluster(["b", "a"], "a") == "a"
+    for draw in (speedup.speedup_figure, speedup.clusters_figure):
+        arguments = (synthetic.published(), "averaging") if draw is speedup.speedup_figure else ("averaging",)
+        before, after = draw(speedup_table(runs, timings), *arguments), draw(more, *arguments)
+        pd.testing.assert_frame_equal(before.data, after.data)
+
+
 def test_the_ideal_line_is_the_number_of_workers(main_figure):
     ideals = [line for axes in main_figure.figure.axes for line in axes.lines if line.get_label() == "ideal"]
     assert len(ideals) == 2

@@ -18,6 +18,24 @@ def test_median_and_quartiles_are_numpys(values):
         assert (found.low, found.high) == tuple(np.quantile(values, [0.25, 0.75]))
 
 
+@given(VALUES)
+def test_a_median_lies_within_its_range_or_interval(values):
+    found = statistics.median_and_range(values)
+    assert found.centre == pytest.approx(np.median(values), rel=1e-12) and found.n == len(values)
+    assert found.low <= found.high and min(values) <= found.low and found.high <= max(values)
+    kinds = {1: "single value"} | dict.fromkeys(range(2, 6), "range")
+    assert found.kind == kinds.get(len(values), "95 % interval")
+
+
+@pytest.mark.parametrize("reached, centre", [(5, 3.0), (3, 3.0), (2, np.inf), (0, np.inf)])
+def test_a_median_is_finite_while_most_reach_the_target(reached, centre):
+    values = [1.0, 2.0, 3.0, 4.0, 5.0][:reached] + [np.inf] * (5 - reached)
+    found = statistics.median_and_range(values)
+    assert found.centre == centre and found.high == values[-1] and found.low == values[0]
+    many = statistics.median_and_range(values + [np.inf] * 3)
+    assert many.kind == "95 % interval" and not np.isnan([many.low, many.high]).any()
+
+
 def test_a_missed_target_is_infinite_and_stays_so():
     found = statistics.median_and_spread([1.0, 2.0, np.inf, np.inf, np.inf])
     assert found.centre == np.inf and found.low == 2.0

@@ -21,7 +21,7 @@ from implementations.reporting.figures.speedup import speedup_figure
 from implementations.reporting.figures.timesplit import time_split_figure
 from implementations.reporting.tables import speedup_table
 
-MAIN, RANKS = "ist", "ist_ranks"
+MAIN, RANKS, SMOKE = "ist", "ist_ranks", "ist_smoke"
 # The same experiment elsewhere; the names of its figures end as it does, and in the data set where there are several.
 ELSEWHERE = ("ist_deep", "ist_keywords", "ist_images")
 
@@ -37,13 +37,16 @@ def subnet_figures(
 ) -> list[style.Drawn]:
     """What there are runs for: figures of the main experiment, of each question, and the main ones elsewhere.
 
+    Without the main experiment, the smallest one stands for it.
+
     ``runs``: the paper's results; ``networks``: of ``targets.bandwidths``.
     """
+    main = MAIN if in_experiment(runs, MAIN).any() else SMOKE
     drawn: list[style.Drawn | None] = [
-        training_figure(runs, timings, results_dir, paper, MAIN, tier),
-        workers_figure(runs, paper, MAIN, tier),
+        training_figure(runs, timings, results_dir, paper, main, tier),
+        workers_figure(runs, paper, main, tier),
         width_figure(runs, paper, tier),
-        bandwidth_figure(runs, timings, networks, paper, MAIN, tier),
+        bandwidth_figure(runs, timings, networks, paper, main, tier),
         memory_figure(runs, published, paper, tier),
         skew_figure(runs, paper, tier),
         choices_figure(runs, paper, ABLATIONS, tier),
@@ -61,7 +64,7 @@ def subnet_figures(
                 bandwidth_figure(here, timings, networks, paper, experiment, tier, suffix),
             ]
     drawn.append(choices_figure(runs, paper, PUBLISHED, tier))
-    drawn += _ranks_figures(runs[in_experiment(runs, RANKS)], timings, paper, tier)
+    drawn += _ranks_figures(runs[in_experiment(runs, RANKS, SMOKE)], timings, paper, tier)
     return [figure for figure in drawn if figure is not None]
 
 

@@ -105,8 +105,12 @@ def training_figure(
                 axes.axhline(float(target.iloc[0]), color="#888888", linewidth=1.0, zorder=0, label="_target")
         for axes in grid[:, 0]:
             axes.set_ylabel("validation accuracy")
+        # the untrained net apart, so that the lines have room
+        trained = data[data["epoch"] > data["epoch"].min()]
+        low, high = trained["low"].min(), trained["high"].max()
         for axes in grid.flat:
-            axes.set_ylim(grid[0, 0].get_ylim())
+            if high > low:
+                axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         last = grid[1, 1]
         last.set_axis_off()
         keys = period_keys(dashes)
@@ -122,7 +126,7 @@ def training_figure(
         title=f"{_title(workers)}: {setting_of(rows)}",
         caption=(
             told(rows, workers=workers)
-            + "Accuracy on validation data after each epoch; lines are means over "
+            + "Accuracy on validation data at the end of each epoch; lines are means over "
             + f"{int(data['n'].max())} seed{'s, bands their range' if data['n'].max() > 1 else ''}. Bytes are counted, "
             f"of all workers together; seconds are the time model's step on {CLUSTER} times steps. One worker sends "
             "nothing. " + _reached(data, rows)
@@ -151,8 +155,9 @@ def _reached(data: pd.DataFrame, rows: pd.DataFrame) -> str:
     at = data[data["accuracy"] >= float(targets.iloc[0])]
     words = []
     for column, text in (("step", "in steps"), ("sent_bytes_total", "in bytes"), ("seconds", "in seconds")):
-        least = at[at[column] > 0].groupby("name")[column].min().sort_values()
-        if len(least):
-            words.append(f"{text} {least.index[0]}")
+        least = at[at[column] > 0].groupby("name")[column].min()
+        first = list(least[least == least.min()].index)
+        if first:
+            words.append(f"{text} {' and '.join(first) if len(first) < 3 else f'{len(first)} lines at once'}")
     told = f"The mean is first at the target of {float(targets.iloc[0]):g} " + ", ".join(words) + "."
     return told if words else f"No line's mean reaches the target of {float(targets.iloc[0]):g}."

@@ -10,13 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from implementations.reporting.columns import in_experiment
 from implementations.reporting.figures import style
 from implementations.reporting.figures.conditions import quality_rows
 from implementations.reporting.figures.ist_lines import METHODS, seeds_told, told
 from implementations.reporting.grouping import command_for, most_frequent
-from implementations.reporting.memory import EXPERIMENT, memory_table
-from implementations.reporting.subnets import described
+from implementations.reporting.memory import limited, memory_table
 
 FAIL = "does not fit (Fail)"
 
@@ -48,7 +46,7 @@ def memory_figure(
         keys[FAIL] = Line2D([], [], **fail, label=FAIL)
     style.key_above(figure, "What fits, and how well it ranks", list(keys.values()), 3, 2.6)
     limit = float(ours["memory_limit_bytes"].iloc[0]) if ours["memory_limit_bytes"].notna().any() else np.nan
-    rows = described(runs[in_experiment(runs, EXPERIMENT)])
+    rows = limited(runs)
     rows = rows[rows["dataset"] == ours["dataset"].iloc[0]]
     return style.Drawn(
         name="ist_memory",
