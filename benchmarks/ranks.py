@@ -3,7 +3,7 @@
     mpiexec -n 2 python -m benchmarks.ranks averaging_operation
 
 Rank 0 prints one JSON list of rows. torch's side runs on gloo, its CPU backend, and gets the same network, data in
-memory and order, so that only the way of communicating differs.
+memory and order, so that only the way of communicating differs. Memory is in bytes, beside what it should be by sizes.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _rank_0_alone(point: Point, threads: int) -> float:
 def subnet_ranks() -> list[dict[str, Any]]:
     """Training seconds of a batch-normalised net at equal samples, against torch's local SGD and DDP.
 
-    Independent subnet training is another method than these: its steps are smaller and its messages fewer.
+    Independent subnet training is another method than either: its steps and messages are smaller.
     """
     net = partial(
         subnets.point_of_net, workers=WORLD.size, hidden=[1024],
@@ -228,7 +228,6 @@ def subnet_ranks() -> list[dict[str, Any]]:
                 ("ist, central server", central, "local SGD", None),
                 ("ist, partitioned server", partitioned, "local SGD", None),
                 ("ist, central server", central, "DDP", None),
-                ("ist, partitioned server", partitioned, "DDP", None),
             )
         ]
 
@@ -236,9 +235,10 @@ def subnet_ranks() -> list[dict[str, Any]]:
 def subnet_memory(server: str) -> list[dict[str, Any]]:
     """How much each rank's resident memory grows over what it should hold, by sizes: ``holding.state_bytes``.
 
-    That is weights and gradients of its subnet and the full net's weights that it stores. Beside these there are
-    activations, and in a window's first and last step the blocks that are exchanged, some of which the allocator may
-    keep; local steps are the others. A process for each server, since memory that was freed is not seen to grow again.
+    That is weights and gradients of its subnet, and those of the full net's weights that it stores. Beside these there
+    are activations, and at a window's ends the blocks that are exchanged, which the allocator keeps for later unless
+    they are large (``rank_environment``); local steps are those in between. A process for each server, since memory
+    that was freed but kept is not seen to grow again.
     """
     net = partial(
         subnets.point_of_net, "ist", WORLD.size, data_size=WIDE_STEPS * SUBNETS["minibatch"] * WORLD.size,
@@ -247,28 +247,32 @@ def subnet_memory(server: str) -> list[dict[str, Any]]:
     point = net(WIDE_HIDDEN)
     with _noise(WIDE_FEATURES, WIDE_CLASSES, point.data_size) as results:
         _ours(net([WORLD.size, WORLD.size]), results)  # brings in the code, which is no state
-        subnets.restart_peak()
+        peaks = {}
+        has_peaks = subnets.restart_peak()
         run = _run(point, results)
         before = run._resident_before
-        building = subnets.peak_resident_bytes() - before
-        subnets.restart_peak()
+        if has_peaks:
+            peaks["most in building"] = subnets.peak_resident_bytes() - before
+            subnets.restart_peak()
         local = [
             subnets.resident_bytes() - before
             for progress in run.method.train(run.training)
             if progress.step % WIDE_PERIOD not in (0, 1)
         ]
-        training = subnets.peak_resident_bytes() - before
+        if has_peaks:
+            peaks["most in training"] = subnets.peak_resident_bytes() - before
     dry = holding.dry(point, WIDE_FEATURES, WIDE_CLASSES, BookedCommunicator(WORLD.size, Ledger()))
     should = holding.state_bytes(point, dry)
     if server == "central" and WORLD.rank:
         should -= dry.server_bytes  # the whole net, which worker 0 stores
-    found = {"local steps": local, "most in training": [training], "most in building": [building]}
-    every = WORLD.allgather({what: [(grown, should) for grown in sizes] for what, sizes in found.items()})
-    rows = [("rank 0, local steps", every[0]["local steps"]),
-            ("other ranks, local steps", [pair for rank in every[1:] for pair in rank["local steps"]])]  # fmt: skip
+    every = WORLD.allgather((should, local, peaks))
+    rows = [
+        (f"{who}, local steps", [(size, wanted) for wanted, sizes, _ in some for size in sizes])
+        for who, some in (("rank 0", every[:1]), ("other ranks", every[1:]))
+    ]
     rows += [
-        (f"worst rank, {what}", [max((rank[what][0] for rank in every), key=lambda pair: pair[0] / pair[1])])
-        for what in ("most in training", "most in building")
+        (f"worst rank, {what}", [max(((most[what], wanted) for wanted, _, most in every), key=_over)])
+        for what in peaks
     ]
     return [
         {
@@ -283,8 +287,8 @@ def subnet_memory(server: str) -> list[dict[str, Any]]:
 
 def _growth(pairs: list[tuple[int, int]]) -> dict[str, float]:
     """What memory grew by and what it should have, at the median of their ratio, with its quartiles."""
-    pairs = sorted(pairs, key=lambda pair: pair[0] / pair[1])
-    ratios, (ours, reference) = [grown / should for grown, should in pairs], pairs[len(pairs) // 2]
+    pairs = sorted(pairs, key=_over)
+    ratios, (ours, reference) = [*map(_over, pairs)], pairs[len(pairs) // 2]
     return {
         "ours_bytes": ours,
         "reference_bytes": reference,
@@ -292,6 +296,10 @@ def _growth(pairs: list[tuple[int, int]]) -> dict[str, float]:
         "ratio_low": ratios[len(pairs) // 4],
         "ratio_high": ratios[-1 - len(pairs) // 4],
     }
+
+
+def _over(pair: tuple[int, int]) -> float:
+    return pair[0] / pair[1]
 
 
 @contextmanager

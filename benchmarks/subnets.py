@@ -127,9 +127,13 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-def restart_peak() -> None:
-    """Have ``peak_resident_bytes`` begin at what is resident now. OSError where the system does not offer it."""
-    Path("/proc/self/clear_refs").write_text("5")
+def restart_peak() -> bool:
+    """Have ``peak_resident_bytes`` begin at what is resident now; False where the system does not offer it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
 
 
 def peak_resident_bytes() -> int:

@@ -521,6 +521,8 @@ def _pieces(samples: int, batch: int | None) -> Iterator[torch.Tensor]:
     if batch is None:
         yield from torch.arange(samples).split(EVAL_BATCH)
         return
+    if not samples:
+        return
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
     yield from order.tensor_split(max(1, round(samples / batch)))
 

@@ -50,6 +50,7 @@ class Subnets(Holding):
         # Only where worker 0 is does the whole net take memory; elsewhere its sizes are enough.
         with contextlib.nullcontext() if first else torch.device("meta"):
             full = models.build(point.model, features, classes, 1, torch_stream(point.seed, "init"))
+            full.drop_gradients()
         self.layout, self.full_params = layout_of(full), full.params_per_worker
         self._options = {name: settings[name] for name in ("partition", "redraw", "overlap")}
         self._stores = partition.stored(full.units, comm.size, settings["server"])
@@ -290,6 +291,7 @@ class Subnets(Holding):
         full = models.build(
             self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
         )
+        full.drop_gradients()
         for worker, values in zip(everyone, collected):
             parts = self._parts_of(worker)
             for piece, what in zip(values.split([math.prod(shape) for _, _, shape in parts]), parts):

@@ -118,6 +118,11 @@ class WorkerModel(ABC):
         right_bm = scores_bo.argmax(1, keepdim=True) == y_b.view(len(y_b), -1)
         return int(right_bm.any(1).sum()), float(self.loss_sum(scores_bo, y_b))
 
+    def drop_gradients(self) -> None:
+        """Give back the memory of the gradients, of a model that is only evaluated."""
+        self.grad_wp = self.theta_wp.new_zeros(1, 1).expand_as(self.theta_wp)
+        self.grads = {name: weight.new_zeros(1).expand_as(weight) for name, weight in self.weights.items()}
+
     def one_worker(self, worker: int) -> Self:
         """This model restricted to one worker; weights are shared, not copied."""
         one = object.__new__(type(self))

@@ -123,6 +123,8 @@ def test_a_worker_holds_no_more_than_its_subnet(workers, server):
         for part in parts.values()
     }
     assert sum(storages.values()) == 4 * whole
+    with held.whole() as net:
+        assert net.grad_wp.untyped_storage().nbytes() <= 4  # what is only evaluated has no gradients
 
 
 def test_hidden_to_hidden_weights_are_covered_as_by_chance():
