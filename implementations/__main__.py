@@ -161,7 +161,8 @@ def _train_values(args: argparse.Namespace) -> dict[str, Any]:
         "dataset": args.dataset,
         "workers": args.workers,
         "evidence": args.evidence,
-        "model": {"name": args.model, "hidden": _widths(args.hidden)},
+        # a name with sizes, as config has it, or a name and --hidden
+        "model": args.model if "-" in args.model else {"name": args.model, "hidden": _widths(args.hidden)},
     }
     for item in args.set:
         key, _, value = item.partition("=")

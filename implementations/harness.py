@@ -36,7 +36,7 @@ from implementations.models.worker_model import WorkerModel
 from implementations.point import Point
 from implementations.seeds import derive, torch_stream
 from implementations.speech import wer
-from implementations.target import crossing
+from implementations.target import at_target, crossing
 from implementations.training import Shards, Training
 
 # Between two pulses a run neither looks at the wall clock nor agrees on anything: that would cost a message a step.
@@ -401,13 +401,10 @@ class Run:
         if target is None:
             return None
         accuracies = [row["valid_accuracy"] for row in self.curve]
-        place = crossing(accuracies, target)
-        if place is None:
+        if crossing(accuracies, target) is None:
             return None
-        before, after = self.curve[math.floor(place)], self.curve[math.ceil(place)]
-        share = place - math.floor(place)
         names = ("train_s", "sent_bytes_total")
-        return {name: before[name] + share * (after[name] - before[name]) for name in names}
+        return {name: at_target(accuracies, target, [row[name] for row in self.curve]) for name in names}
 
     def stop_clock(self) -> None:
         """Freeze the parts; sums and maxima over processes are taken from the frozen values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -16,3 +17,13 @@ def crossing(values: Sequence[float], target: float) -> float | None:
             before = values[place - 1] if place else value
             return float(place) if value == before else place - (value - target) / (value - before)
     return None
+
+
+def at_target(values: Sequence[float], target: float, others: Sequence[float]) -> float:
+    """What ``others``, told at the same evaluations as ``values``, comes to where these reach the target; else inf."""
+    place = crossing(values, target)
+    if place is None:
+        return math.inf
+    share = place - math.floor(place)
+    before, after = others[math.floor(place)], others[math.ceil(place)]
+    return before + share * (after - before)

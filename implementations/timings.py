@@ -20,7 +20,7 @@ from implementations.fitted import COMMUNICATION, LOSS_COLUMNS
 from implementations.point import Point
 from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
 from implementations.reporting.rows import ENDED
-from implementations.target import crossing
+from implementations.target import at_target
 
 # Columns of a run that a figure needs beside its predicted times.
 IDENTITY = [
@@ -295,9 +295,8 @@ def _target_step(run: Mapping[str, Any], curve: Path) -> float | None:
     # errors and losses go down, everything else up
     down = any(word in metric for word in ("loss", "error", "wer"))
     sign = -1 if down else 1
-    place = crossing((sign * frame[column].astype(float)).tolist(), sign * float(target))
-    steps = frame["step"].astype(float).to_numpy()
-    return math.inf if place is None else float(np.interp(place, np.arange(len(steps)), steps))
+    values = (sign * frame[column].astype(float)).tolist()
+    return at_target(values, sign * float(target), frame["step"].astype(float).tolist())
 
 
 def _row(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from implementations.target import crossing
+from implementations.target import at_target, crossing
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,9 @@ from implementations.target import crossing
 )
 def test_the_target_is_crossed_on_the_line_between_two_evaluations(values, target, place):
     assert crossing(values, target) == (None if place is None else pytest.approx(place))
+
+
+def test_bytes_and_seconds_are_told_where_the_target_is_crossed():
+    assert at_target([0.1, 0.5, 0.9], 0.7, [0, 100, 300]) == pytest.approx(200)
+    assert at_target([0.1, 0.5, 0.9], 0.9, [0, 100, 300]) == 300
+    assert at_target([0.1, 0.5], 0.6, [0, 100]) == float("inf")

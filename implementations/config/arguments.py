@@ -33,7 +33,9 @@ def point_from_arguments(
     catalog = catalog or Catalog.installed()
     problems = Problems()
     place = Place("arguments")
-    own = {"paper": "averaging", "evidence": "measured", "seed": settings.master_seed, "repeat": 0}
+    # a method is called as its paper is; the baselines go with the one that they were there for first
+    paper = values["method"] if values.get("method") in ("spark", "ist", "layerwise") else "averaging"
+    own = {"paper": paper, "evidence": "measured", "seed": settings.master_seed, "repeat": 0}
     own |= {key: value for key, value in values.items() if key in _OWN}
     for key, rules in _OWN.items():
         check(own[key], rules, place.at(key), problems)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from implementations.reporting.files import DamagedTable, read_table
+from implementations.target import at_target
 
 
 def read_curve(results_dir: str | Path, run_id: str) -> pd.DataFrame | None:
@@ -24,7 +25,7 @@ def read_curve(results_dir: str | Path, run_id: str) -> pd.DataFrame | None:
 
 
 def steps_to_target(run: dict[str, Any], results_dir: str | Path) -> float:
-    """Steps until the first evaluation at or above the run's target; infinite where it was missed.
+    """Steps until the run's target, between evaluations too; infinite where it was missed.
 
     NaN where there is no target, or no curve of a run that reached it.
     """
@@ -35,4 +36,5 @@ def steps_to_target(run: dict[str, Any], results_dir: str | Path) -> float:
     curve = read_curve(results_dir, run["run_id"])
     if curve is None:
         return float("nan")
-    return float(curve.loc[curve["valid_accuracy"] >= run["target_value"], "step"].min())
+    steps = curve["step"].astype(float).tolist()
+    return at_target(curve["valid_accuracy"].tolist(), float(run["target_value"]), steps)

@@ -75,8 +75,12 @@ def test_bytes_and_steps_are_medians_of_the_records(made, table):
     assert row["bytes"] == np.median([each["bytes_to_target"] for each in own])
     assert (row["n"], row["reached"], row["spread"]) == (3, 3, "range")
     # an epoch has 120 steps of each worker, and the curve a row an epoch
-    first = [np.flatnonzero(each["curve"] >= synthetic_ist.TARGET)[0] for each in own]
-    assert row["steps"] == 120 * np.median(first)
+    crossed = []
+    for each in own:  # on the straight line between two evaluations
+        last = np.flatnonzero(each["curve"] >= synthetic_ist.TARGET)[0]
+        pair = [last - 1, last]
+        crossed.append(np.interp(synthetic_ist.TARGET, each["curve"][pair], pair))
+    assert row["steps"] == pytest.approx(120 * np.median(crossed))
 
 
 def test_a_missed_target_costs_for_ever_and_counts(table):
