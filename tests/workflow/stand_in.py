@@ -16,7 +16,8 @@ from implementations.errors import UserError
 from implementations.workflow import leave_outcome
 
 TABLES = (
-    "speedup", "time_split", "accuracy", "wer", "volume", "tuning", "validation", "fitted", "loss", "runs", "failures",
+    "speedup", "time_split", "accuracy", "wer", "volume", "targets", "times", "crossings", "width", "memory",
+    "tuning", "validation", "fitted", "loss", "runs", "failures",
 )  # fmt: skip
 RESULTS = Path("results")
 
