@@ -28,8 +28,6 @@ from implementations.models.worker_model import WorkerModel
 from implementations.point import Point
 from implementations.seeds import torch_stream
 
-Index = dict[str, torch.Tensor]  # sorted units by label
-
 
 def layout_of(net: WorkerModel) -> Layout:
     """What ``partition`` needs to know of a full net."""
@@ -69,8 +67,10 @@ class Subnets(Holding):
         shared = any(sum(of_label) > full.units[label] for label, of_label in sizes.items())
         #: tensors that more than one worker may hold an entry of
         self._averaged = {
-            name for name, axes in full.axes.items() if shared or storage_label(axes) is None
-        } - ({*full.axes} if comm.size == 1 else set())
+            name
+            for name, axes in full.axes.items()
+            if comm.size > 1 and (shared or storage_label(axes) is None)
+        }
         self._weights = self._initial_parts(full if first else None)
         self.server_bytes = self._most_stored_bytes(full.theta_wp.itemsize)
         self.shares = {
@@ -99,7 +99,7 @@ class Subnets(Holding):
         self.net.theta_wp.zero_()
         for place, parts in enumerate(received):
             for source, values in enumerate(parts):
-                self._move(place, source, values, into_subnet=True)
+                self._unpack(place, source, values)
 
     def gather(self, round: int) -> None:
         """Write the subnets of a round back to where their weights are stored."""
@@ -183,8 +183,8 @@ class Subnets(Holding):
         ]
         return torch.cat(parts) if parts else self.net.theta_wp.new_empty(0)
 
-    def _move(self, place: int, source: int, values: torch.Tensor, into_subnet: bool) -> None:
-        """Unpack what a hosted worker's subnet got from ``source``."""
+    def _unpack(self, place: int, source: int, values: torch.Tensor) -> None:
+        """Put in place what a hosted worker's subnet got from ``source``."""
         start = 0
         for name, _, here in self._blocks(source, self._comm.hosted[place]):
             target = self.net.weights[name][place][tuple(here)]
