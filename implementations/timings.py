@@ -236,24 +236,32 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
 def _own_target(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """A projected row's seconds to the target of runs here with the same method, workers and period.
 
-    Of networks as deep as the projected one; where several were run, the largest. Empty where none was.
+    Of networks as deep as the projected one: that which most methods trained with so many workers (steps of different
+    tasks tell nothing of each other), and of several such the largest. Empty where there is none.
     """
     if row["time_to_target_s"] == row["time_to_target_s"]:
         return {}  # it has a target of its own
 
-    def alike(run: Mapping[str, Any]) -> bool:
-        same = ("paper", "method", "variant", "workers", "sync_period")
+    def alike(run: Mapping[str, Any], *same: str) -> bool:
         return (
-            run["steps_to_target"] is not None
-            and all(_plain(run[name]) == _plain(row[name]) for name in same)
+            run["run_evidence"] == "simulated"
+            and run["steps_to_target"] is not None
+            and all(_plain(run[name]) == _plain(row[name]) for name in ("paper", "workers", *same))
             and str(run["model"]).count("-") == str(row["model"]).count("-")
         )
 
-    found = {run["run_id"]: run for run in runs if run["run_evidence"] == "simulated" and alike(run)}
-    if not found:
+    tasks: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}  # runs by id, once whatever the clusters
+    methods: dict[tuple[Any, ...], set[str]] = {}
+    for run in runs:
+        if alike(run):
+            task = (run["dataset"], run["model"], _whole(run["model_params"]) or 0)
+            methods.setdefault(task, set()).add(run["method"])
+            if alike(run, "method", "variant", "sync_period"):
+                tasks.setdefault(task, {})[run["run_id"]] = run
+    if not tasks:
         return {}
-    largest = max(_whole(run["model_params"]) or 0 for run in found.values())
-    steps = sorted(run["steps_to_target"] for run in found.values() if _whole(run["model_params"]) == largest)
+    chosen = max(tasks, key=lambda task: (len(methods[task]), task[-1]))
+    steps = sorted(run["steps_to_target"] for run in tasks[chosen].values())
     middle = float(np.median(steps))
     own = {"": middle, "_low": steps[0], "_high": steps[-1]}
     return {"own_steps_to_target": middle} | {

@@ -318,6 +318,9 @@ def test_a_projection_borrows_the_steps_that_runs_here_took_to_their_target(tmp_
         run("smaller", tmp_path, steps=20, reached=True, model_params=10, **ours),
         run("other period", tmp_path, steps=20, reached=True, workers=16, target=0.9, period=5),
         run("shallow", tmp_path, steps=20, reached=True, **{**ours, "model": "fc-8"}),
+        # larger, but no other method was run on it with so many workers
+        run("alone", tmp_path, steps=20, reached=True, dataset="an4", model_params=10**9, **ours),
+        run("other method", tmp_path, steps=20, reached=True, method="data_parallel", **ours),
     ])  # fmt: skip
     deep = "-".join(["fc", *["2048"] * 6])
     runs.loc[runs["run_id"] != "shallow", "model"] = deep
