@@ -59,24 +59,15 @@ def worker_model(point: Point) -> dict[str, Any]:
     from implementations import models
     from implementations.ist import partition
 
-    params = {name: param.default for name, param in PARAMS.items()} | point.method_params
-    sizes = {
-        label: max(
-            partition.group_sizes(
-                count,
-                point.workers,
-                partition=params["partition"],
-                overlap=params["overlap"],
-                least=models.least_units(point.model),
-            )
-        )
-        for label, count in models.split_units(point.model).items()
-    }
-    return models.narrow(point.model, sizes)
+    params = {name: point.method_params.get(name, PARAMS[name].default) for name in ("partition", "overlap")}
+    units = models.split_units(point.model)
+    least = dict.fromkeys(units, models.least_units(point.model))
+    sizes = partition.sizes_by_label(units, point.workers, least, **params)
+    return models.narrow(point.model, {label: max(of_label) for label, of_label in sizes.items()})
 
 
 def checks(point: Point) -> list[str]:
-    """What a point cannot have here, beside the number of workers (``too_narrow``)."""
+    """What a point cannot have here, as lines ``key: got X; allowed: Y``."""
     params, problems = point.method_params, []
     if point.optimizer != "sgd":
         problems.append(

@@ -100,6 +100,16 @@ def group_sizes(
     return [min(count, max(least, math.ceil(size * (1 + overlap) - 1e-9))) for size in own]
 
 
+def sizes_by_label(
+    units: Mapping[str, int], workers: int, least: Mapping[str, int], *, partition: str, overlap: float
+) -> dict[str, list[int]]:
+    """``group_sizes`` of every label; ``least`` is the least size of a group."""
+    return {
+        label: group_sizes(count, workers, partition=partition, overlap=overlap, least=least.get(label, 0))
+        for label, count in units.items()
+    }
+
+
 def stored(units: Mapping[str, int], workers: int, server: str) -> list[dict[str, tuple[int, int]]]:
     """The units, first to last (excluded), whose weights each worker stores between rounds, by label.
 

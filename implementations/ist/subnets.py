@@ -54,16 +54,13 @@ class Subnets(Holding):
         self._stores = partition.stored(full.units, comm.size, settings["server"])
         self._central = settings["server"] == "central"
         self._full = full if self._central and first else None
-        sizes = {
-            label: partition.group_sizes(
-                count,
-                comm.size,
-                partition=settings["partition"],
-                overlap=settings["overlap"],
-                least=full.min_units.get(label, 0),
-            )
-            for label, count in full.units.items()
-        }
+        sizes = partition.sizes_by_label(
+            full.units,
+            comm.size,
+            full.min_units,
+            partition=settings["partition"],
+            overlap=settings["overlap"],
+        )
         shared = any(sum(of_label) > full.units[label] for label, of_label in sizes.items())
         #: tensors that more than one worker may hold an entry of
         self._averaged = {
@@ -72,7 +69,7 @@ class Subnets(Holding):
             if comm.size > 1 and (shared or storage_label(axes) is None)
         }
         self._weights = self._initial_parts(full if first else None)
-        self.server_bytes = self._most_stored_bytes(full.theta_wp.itemsize)
+        self.server_bytes = max(self._stored_counts) * full.theta_wp.itemsize
         self.shares = {
             label: sum(of_label) / comm.size / full.units[label] for label, of_label in sizes.items()
         }
@@ -226,18 +223,19 @@ class Subnets(Holding):
         if self._central:
             whole = {name: weight[0] for name, weight in full.weights.items()} if full else {}
             return [whole if worker == 0 else {} for worker in self._comm.hosted]
-        everyone = range(self._comm.size)
-        parts = [torch.cat([self._part(full, *what).reshape(-1) for what in self._parts_of(worker)])
-                 for worker in everyone] if full else None  # fmt: skip
-        sizes = [sum(math.prod(shape) for _, _, shape in self._parts_of(worker)) for worker in everyone]
-        flat = self._comm.control_distribute(parts, sizes)
-        stored = []
-        for worker, values in zip(self._comm.hosted, flat):
-            pieces = values.split([math.prod(shape) for _, _, shape in self._parts_of(worker)])
-            stored.append(
-                {name: piece.view(shape) for piece, (name, _, shape) in zip(pieces, self._parts_of(worker))}
-            )
-        return stored
+        parts = None
+        if full:
+            parts = [
+                torch.cat(
+                    [self._part(full, name, place).reshape(-1) for name, place, _ in self._parts_of(worker)]
+                )
+                for worker in range(self._comm.size)
+            ]
+        flat = self._comm.control_distribute(parts, self._stored_counts)
+        return [
+            {name: piece for name, _, piece in self._pieces(worker, values)}
+            for worker, values in zip(self._comm.hosted, flat)
+        ]
 
     def _parts_of(self, worker: int) -> list[tuple[str, tuple[int, int, int] | None, tuple[int, ...]]]:
         """Each tensor that a worker stores something of: name, (axis, first, last) or None for all of it, and shape."""
@@ -254,22 +252,27 @@ class Subnets(Holding):
                 parts.append((name, (at, low, high), (*shape[:at], high - low, *shape[at + 1 :])))
         return parts
 
+    def _pieces(
+        self, worker: int, values: torch.Tensor
+    ) -> Iterator[tuple[str, tuple[int, int, int] | None, torch.Tensor]]:
+        """What a worker stores, out of one flat tensor: names, places and shaped views, as of ``_parts_of``."""
+        parts = self._parts_of(worker)
+        for piece, (name, place, shape) in zip(values.split([math.prod(part[2]) for part in parts]), parts):
+            yield name, place, piece.view(shape)
+
+    @property
+    def _stored_counts(self) -> list[int]:
+        """How many values each worker stores."""
+        workers = range(self._comm.size)
+        return [sum(math.prod(shape) for _, _, shape in self._parts_of(worker)) for worker in workers]
+
     @staticmethod
-    def _part(
-        net: WorkerModel, name: str, place: tuple[int, int, int] | None, shape: tuple[int, ...]
-    ) -> torch.Tensor:
+    def _part(net: WorkerModel, name: str, place: tuple[int, int, int] | None) -> torch.Tensor:
         """A view of that part of a whole net."""
         if place is None:
             return net.weights[name][0]
         axis, low, high = place
         return net.weights[name][0].narrow(axis, low, high - low)
-
-    def _most_stored_bytes(self, itemsize: int) -> int:
-        counts = [
-            sum(math.prod(shape) for _, _, shape in self._parts_of(worker))
-            for worker in range(self._comm.size)
-        ]
-        return max(counts) * itemsize
 
     @contextmanager
     def whole(self) -> Iterator[WorkerModel | None]:
@@ -282,9 +285,7 @@ class Subnets(Holding):
     def _assembled(self) -> WorkerModel | None:
         """The full net out of its parts, on the process of worker 0."""
         flat = [torch.cat([part.reshape(-1) for part in parts.values()]) for parts in self._weights]
-        everyone = range(self._comm.size)
-        sizes = [sum(math.prod(shape) for _, _, shape in self._parts_of(worker)) for worker in everyone]
-        collected = self._comm.control_collect(flat, sizes)
+        collected = self._comm.control_collect(flat, self._stored_counts)
         if collected is None:
             return None
         features, classes = self._sizes_of_net
@@ -292,10 +293,9 @@ class Subnets(Holding):
             self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
         )
         full.drop_gradients()
-        for worker, values in zip(everyone, collected):
-            parts = self._parts_of(worker)
-            for piece, what in zip(values.split([math.prod(shape) for _, _, shape in parts]), parts):
-                self._part(full, *what).copy_(piece.view(what[2]))
+        for worker, values in enumerate(collected):
+            for name, place, piece in self._pieces(worker, values):
+                self._part(full, name, place).copy_(piece)
         return full
 
     def state(self) -> dict[str, Any]:
