@@ -32,8 +32,33 @@ def _schema(
     }
 
 
+_WIDTH = {"type": "number", "exclusiveMinimum": 0, "default": 1, "title": "number > 0"}
+
+
+def _convnet(name: str, **arguments: dict[str, Any]) -> dict[str, Any]:
+    """An entry of ``BUILDERS``: ``image`` is the side of its images, which data give where there are any."""
+    image = {"type": "integer", "minimum": 1}
+    return {
+        "module": "implementations.models.convnets",
+        "named": True,
+        "inputs": "dense",
+        "schema": _schema(name, required=(), image=image, **arguments),
+    }
+
+
+def _dropout(default: float) -> dict[str, Any]:
+    return {
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "default": default,
+        "title": "number >= 0 and < 1",
+    }
+
+
 # Argument checks are JSON schemas; config reports what breaks them. ``split`` has the first letter of the labels of a
-# model's units and the argument that says how many there are (``h1`` are the units of ``hidden[0]``).
+# model's units and the argument that says how many there are (``h1`` are the units of ``hidden[0]``);
+# a model without it cannot be split. ``named``: its module builds several models, and is told which.
 BUILDERS: dict[str, dict[str, Any]] = {
     "fc": {
         "module": "implementations.models.fc",
@@ -50,13 +75,7 @@ BUILDERS: dict[str, dict[str, Any]] = {
             hidden=_WIDTHS,
             output={"enum": _OUTPUT, "default": "norm"},
             statistics={"enum": _STATISTICS, "default": "population"},
-            dropout={
-                "type": "number",
-                "minimum": 0,
-                "exclusiveMaximum": 1,
-                "default": 0,
-                "title": "number >= 0 and < 1",
-            },
+            dropout=_dropout(0),
         ),
     },
     "bow": {
@@ -90,6 +109,18 @@ BUILDERS: dict[str, dict[str, Any]] = {
             statistics={"enum": _STATISTICS, "default": "population"},
         ),
     },
+    "lenet5": _convnet("lenet5"),
+    "alexnet": _convnet(
+        "alexnet",
+        width=_WIDTH,
+        dropout=_dropout(0.5),
+        fc_input={"enum": [9216, 12544], "default": 9216},
+    ),
+    "alexnet_small": _convnet("alexnet_small", width=_WIDTH, dropout=_dropout(0)),
+    "vgg16": _convnet("vgg16", width=_WIDTH, dropout=_dropout(0.5)),
+    "vgg_small": _convnet("vgg_small", width=_WIDTH, dropout=_dropout(0)),
+    "inception_v3": _convnet("inception_v3", width=_WIDTH, dropout=_dropout(0.5)),
+    "resnet50": _convnet("resnet50", width=_WIDTH),
 }
 
 
@@ -102,8 +133,9 @@ def build(
     """
     for problem in check(model):
         raise UserError(f"model {model['name']}: {problem}")
-    module = importlib.import_module(BUILDERS[model["name"]]["module"])
-    arguments = {key: value for key, value in model.items() if key != "name"}
+    builder = BUILDERS[model["name"]]
+    module = importlib.import_module(builder["module"])
+    arguments = {key: value for key, value in model.items() if key != "name" or builder.get("named")}
     return module.build(features=features, classes=classes, workers=workers, generator=generator, **arguments)
 
 
@@ -131,6 +163,8 @@ def narrow(model: dict[str, Any], units: Mapping[str, int]) -> dict[str, Any]:
 
 def split_units(model: dict[str, Any]) -> dict[str, int]:
     """How many units of each label the model that is described has (``WorkerModel.units``)."""
+    if "split" not in BUILDERS[model["name"]]:
+        return {}
     letter, argument = BUILDERS[model["name"]]["split"]
     last = len(model[argument])
     places = model.get("split", [last]) if argument == "blocks" else range(1, last + 1)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from implementations.errors import UserError
 from implementations.models.linear import Linear, uniform_
+from implementations.models.module_net import image_of
 from implementations.models.normalised import EPS, Affine, NormalisedModel, Passage, Pause
 
 EVALUATED_AT_ONCE = (
@@ -62,13 +62,8 @@ class Image(NamedTuple):
     @classmethod
     def of(cls, features: int) -> Image:
         """Three channels where that gives a square, else one; UserError if neither does."""
-        for channels in (3, 1):
-            side = math.isqrt(features // channels)
-            if side**2 * channels == features:
-                return cls(channels, side)
-        raise UserError(
-            f"model resnet: got samples of {features} values; needed: square images of 3 channels or 1"
-        )
+        channels, side, _ = image_of("resnet", features)
+        return cls(channels, side)
 
 
 def _branch(inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
