@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from implementations.data.dataset import ArrayData, DataSet
+from implementations.data.images import ImageData
 from implementations.data.sparse import SparseData
 from implementations.data.speech import SpeechData
 from implementations.data.summary import find_fault, read_summary
@@ -29,4 +30,6 @@ def load(
         return SpeechData(folder, summary, data_size)
     if summary["kind"] == "sparse":
         return SparseData(folder, summary, data_size)
+    if summary.get("gathered"):
+        return ImageData(folder, summary, data_size)
     return ArrayData(folder, summary, data_size)
