@@ -22,7 +22,7 @@ class BookedCommunicator(Communicator):
     def allreduce_(self, buffers: Buffers, op: str = "mean", algorithm: str = "library") -> None:
         """Book an all-reduce of the first worker's buffer."""
         first = buffers[0]
-        with self.ledger.call(self._kind("allreduce", algorithm, first.nbytes, first.itemsize)) as call:
+        with self.ledger.call(self.kind("allreduce", algorithm, first.nbytes, first.itemsize)) as call:
             if self.size == 1:
                 call.kind = -1
 
@@ -41,5 +41,5 @@ class BookedCommunicator(Communicator):
         sizes = tuple(tuple(math.prod(shape) * dtype.itemsize for shape in row) for row in shapes)
         with self.ledger.call() as call:
             if self.size > 1:
-                call.kind = self._kind(direct_op(sizes), "direct", sizes, dtype.itemsize)
+                call.kind = self.kind(direct_op(sizes), "direct", sizes, dtype.itemsize)
         return [[blocks[0][0].new_empty(tuple(row[0])) for row in shapes]]

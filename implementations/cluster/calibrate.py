@@ -125,7 +125,8 @@ def calibrate(
 def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
     """The distinct training steps of points; the cards of their data sets tell the sizes.
 
-    Steps on sparse inputs are not timed: how long they take depends on the samples.
+    Steps on sparse inputs are not timed: how long they take depends on the samples. Nor are those of methods that
+    have a cost model of their own.
     """
     from implementations import recipe, registry
     from implementations.data.cards import load_card
@@ -133,10 +134,11 @@ def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
 
     shapes = []
     for point in points:
-        if BUILDERS[point.model["name"]]["inputs"] == "sparse":
+        method = registry.get(point.method)
+        if BUILDERS[point.model["name"]]["inputs"] == "sparse" or method.own_cost_model:
             continue
         sizes = load_card(point.dataset).sizes
-        point = registry.get(point.method).worker_point(point)
+        point = method.worker_point(point)
         shapes.append(
             {
                 "label": point.step_label,

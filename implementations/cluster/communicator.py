@@ -55,6 +55,12 @@ class Links(ABC):
         """Many messages at once; those between two processes match in the order of the lists."""
 
     @abstractmethod
+    def iexchange(
+        self, sends: list[tuple[int, np.ndarray]], receives: list[tuple[int, np.ndarray]]
+    ) -> Callable[[], None]:
+        """The same in the background; the returned function waits for all of them."""
+
+    @abstractmethod
     def reduce_scatter(self, values: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
         """Sum over processes; process p gets ``counts[p]`` values of it."""
 
@@ -105,6 +111,8 @@ class Communicator:
         ledger: where calls are booked; shared by the groups of a split.
         workers: world ranks of the group's workers (for the world itself 0 .. size-1).
         rows: where the hosted workers' buffers stand among those of the communicator this one was split from.
+        owners: the process (rank in ``links``) that hosts each worker.
+        links: what joins the processes; None where there is one.
         label: the group's name in the trace: "world", or "world/0:2" for colour 2 of the first split.
     """
 
@@ -118,18 +126,18 @@ class Communicator:
         label: str = "world",
     ) -> None:
         """``owners``: the process (rank in ``links``) that hosts each worker, ascending."""
-        self._owners, self._links = tuple(owners), links
+        self.owners, self.links = tuple(owners), links
         self._process = links.rank if links else 0
         self.ledger = ledger
-        self.size = len(self._owners)
-        self.hosted = tuple(r for r, owner in enumerate(self._owners) if owner == self._process)
+        self.size = len(self.owners)
+        self.hosted = tuple(r for r, owner in enumerate(self.owners) if owner == self._process)
         self.workers = tuple(range(self.size) if workers is None else workers)
         self.rows = tuple(range(len(self.hosted)) if rows is None else rows)
         self.label = label
-        self._most_hosted = max(Counter(self._owners).values())
+        self._most_hosted = max(Counter(self.owners).values())
         # one worker a process: named algorithms run as real messages
-        self._one_each = links is not None and self._owners == tuple(range(links.size))
-        self._kinds: dict[tuple, int] = {}
+        self._one_each = links is not None and self.owners == tuple(range(links.size))
+        self._known_kinds: dict[tuple, int] = {}
         self._scratch: dict[np.dtype, np.ndarray] = {}
         self._splits: dict[tuple[int, ...], dict[int, Communicator]] = {}
 
@@ -149,17 +157,17 @@ class Communicator:
         rows = self._rows(buffers)
         first = rows[0]
         divisor = self._divisor(op, first.dtype)
-        kind = self._kind("allreduce", algorithm, first.nbytes, first.itemsize)
+        kind = self.kind("allreduce", algorithm, first.nbytes, first.itemsize)
         if self.size == 1:
             return
         with self.ledger.call(kind):
             if not self._one_each:
                 self._allreduce_rows_(rows, algorithm, divisor)
             elif algorithm == "library":
-                self._links.allreduce_(first, divisor)
+                self.links.allreduce_(first, divisor)
             else:
                 plan = algorithms.schedule(algorithm, self._process, self.size, first.size)
-                handed = algorithms.run(plan, first, divisor, self._links.swap, self._scratch_like(first))
+                handed = algorithms.run(plan, first, divisor, self.links.swap, self._scratch_like(first))
                 self.ledger.handed_bytes += handed
 
     def iallreduce_(self, buffers: Buffers, op: str = "mean") -> Handle:
@@ -170,7 +178,7 @@ class Communicator:
         rows = self._rows(buffers)
         first = rows[0]
         divisor = self._divisor(op, first.dtype)
-        kind = self._kind("iallreduce", "library", first.nbytes, first.itemsize)
+        kind = self.kind("iallreduce", "library", first.nbytes, first.itemsize)
         if self.size == 1:
             return Handle()
         if not self._one_each:
@@ -179,7 +187,7 @@ class Communicator:
             return Handle()
         with self.ledger.call():
             place = self.ledger.issue(kind)
-            wait = self._links.iallreduce_(first, divisor)
+            wait = self.links.iallreduce_(first, divisor)
 
         def finish() -> None:
             with self.ledger.call():
@@ -195,11 +203,11 @@ class Communicator:
         divisor = self._divisor(op, first.dtype)
         if self.size == 1:
             return [torch.from_numpy(first.copy())]
-        kind = self._kind("reduce_scatter", "library", first.nbytes, first.itemsize)
+        kind = self.kind("reduce_scatter", "library", first.nbytes, first.itemsize)
         with self.ledger.call(kind):
             sizes = chunk_sizes(first.size, self.size)
             chunks = bounds(sizes)
-            if self._links is None:
+            if self.links is None:
                 out = np.empty(first.size, first.dtype)
                 algorithms.sum_rows(rows, out)
             else:
@@ -208,7 +216,7 @@ class Communicator:
                     algorithms.sum_rows(rows, mine)
                 counts = self._per_process(sizes)
                 out = np.empty(counts[self._process], first.dtype)
-                self._links.reduce_scatter(mine, counts, out)
+                self.links.reduce_scatter(mine, counts, out)
             algorithms.divide_(out, divisor)
             start = chunks[self.hosted[0]][0]
             # copies: a worker's result must not keep the others' alive
@@ -222,7 +230,7 @@ class Communicator:
         ``lengths`` of all workers' buffers spares the small message, off the ledger, that finds them.
         """
         tensors = self._tensors(buffers)
-        arrays = [_array(tensor) for tensor in tensors]
+        arrays = [array_of(tensor) for tensor in tensors]
         tail, dtype = tensors[0].shape[1:], tensors[0].dtype
         if any(t.dim() == 0 or t.shape[1:] != tail or t.dtype != dtype for t in tensors):
             raise ValueError(
@@ -239,14 +247,14 @@ class Communicator:
             width = int(np.prod(tail, dtype=np.int64))
             sizes = [length * width for length in lengths]
             itemsize = arrays[0].itemsize
-            call.kind = self._kind("allgather", "library", tuple(size * itemsize for size in sizes), itemsize)
+            call.kind = self.kind("allgather", "library", tuple(size * itemsize for size in sizes), itemsize)
             joined = torch.empty((sum(lengths), *tail), dtype=dtype)
             out = joined.numpy().reshape(-1)
-            if self._links is None:
+            if self.links is None:
                 np.concatenate(arrays, out=out)
             else:
                 mine = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-                self._links.allgather(mine, self._per_process(sizes), out)
+                self.links.allgather(mine, self._per_process(sizes), out)
             return [joined, *(joined.clone() for _ in self.hosted[1:])]
 
     def alltoall(
@@ -271,7 +279,7 @@ class Communicator:
             shape_of, dtype = self._announced(blocks, shapes, "alltoall")
             itemsize = dtype.itemsize
             sizes = tuple(tuple(_count(shape) * itemsize for shape in row) for row in shape_of)
-            call.kind = self._kind(direct_op(sizes), "direct", sizes, itemsize)
+            call.kind = self.kind(direct_op(sizes), "direct", sizes, itemsize)
             everyone = range(self.size)
             sends = {(s, d): blocks[i][d] for i, s in enumerate(self.hosted) for d in everyone}
             received = {
@@ -287,11 +295,11 @@ class Communicator:
             raise ValueError(f"bcast_: root {root}; allowed: 0 to {self.size - 1}")
         if self.size == 1:
             return
-        kind = self._kind("bcast", "library", rows[0].nbytes, rows[0].itemsize, root=root)
+        kind = self.kind("bcast", "library", rows[0].nbytes, rows[0].itemsize, root=root)
         with self.ledger.call(kind):
             source = self.hosted.index(root) if root in self.hosted else 0
-            if self._links is not None:
-                self._links.bcast_(rows[source], self._owners[root])
+            if self.links is not None:
+                self.links.bcast_(rows[source], self.owners[root])
             for index, row in enumerate(rows):
                 if index != source:
                     row[:] = rows[source]
@@ -317,7 +325,7 @@ class Communicator:
             if self.size > 1:
                 sizes = tuple(_count(row[0]) * itemsize for row in shape_of)
                 to = tuple(destination)
-                call.kind = self._kind("permute", "direct", sizes, itemsize, destination=to)
+                call.kind = self.kind("permute", "direct", sizes, itemsize, destination=to)
             sends = {(s, destination[s]): tensors[i] for i, s in enumerate(self.hosted)}
             received = {
                 (s, d): torch.empty(tuple(shape_of[s][0]), dtype=dtype)
@@ -352,10 +360,10 @@ class Communicator:
                 if source in place and target in place:
                     local.append((place[target], place[source]))
                 elif source in place:
-                    sends.append((self._owners[target], place[source]))
+                    sends.append((self.owners[target], place[source]))
                 elif target in place:
-                    receives.append((self._owners[source], place[target]))
-            exchange = self._links.exchange if self._links is not None else None
+                    receives.append((self.owners[source], place[target]))
+            exchange = self.links.exchange if self.links is not None else None
             self.ledger.handed_bytes += algorithms.mix_rows_(
                 rows, local, sends, receives, exchange, self._scratch_like(first), self._most_hosted
             )
@@ -385,17 +393,17 @@ class Communicator:
         """Wait for all workers of the group."""
         if self.size == 1:
             return
-        with self.ledger.call(self._kind("barrier", "library", 0, 1)):
-            if self._links is not None:
-                self._links.barrier()
+        with self.ledger.call(self.kind("barrier", "library", 0, 1)):
+            if self.links is not None:
+                self.links.barrier()
 
     def free(self) -> None:
         """Give back the MPI communicators of this one's splits; only for programs that make thousands of them."""
         for groups in self._splits.values():
             for group in groups.values():
                 group.free()
-                if group._links is not None:
-                    group._links.free()
+                if group.links is not None:
+                    group.links.free()
         self._splits.clear()
 
     # Control: between processes, off the ledger and the clock
@@ -403,7 +411,7 @@ class Communicator:
     @property
     def processes(self) -> int:
         """Processes that host the group's workers."""
-        return self._links.size if self._links else 1
+        return self.links.size if self.links else 1
 
     @property
     def process(self) -> int:
@@ -423,8 +431,8 @@ class Communicator:
     def control_bcast(self, values: torch.Tensor) -> torch.Tensor:
         """What the process of worker 0 passes, as a new tensor; the others pass one equal in shape and dtype."""
         values = values.detach().clone(memory_format=torch.contiguous_format)
-        if self._links is not None:
-            self._links.bcast_(_array(values), self._owners[0])
+        if self.links is not None:
+            self.links.bcast_(array_of(values), self.owners[0])
         return values
 
     def control_collect(
@@ -432,38 +440,42 @@ class Communicator:
     ) -> list[torch.Tensor] | None:
         """All workers' flat float32 buffers, of ``sizes`` values, on the process of worker 0; None on the others."""
         mine = dict(zip(self.hosted, (buffer.contiguous() for buffer in buffers)))
-        if self._links is None:
+        if self.links is None:
             return list(mine.values())
-        first = self._owners[0]
+        first = self.owners[0]
         if self._process != first:
-            self._links.exchange([(first, _array(mine[r])) for r in self.hosted if sizes[r]], [])
+            self.links.exchange([(first, array_of(mine[r])) for r in self.hosted if sizes[r]], [])
             return None
         collected = [mine[r] if r in mine else torch.empty(size) for r, size in enumerate(sizes)]
-        far = [(owner, r) for r, owner in enumerate(self._owners) if owner != first and sizes[r]]
-        self._links.exchange([], [(owner, _array(collected[r])) for owner, r in far])
+        far = [(owner, r) for r, owner in enumerate(self.owners) if owner != first and sizes[r]]
+        self.links.exchange([], [(owner, array_of(collected[r])) for owner, r in far])
         return collected
 
     def control_distribute(
         self, buffers: Sequence[torch.Tensor] | None, sizes: Sequence[int]
     ) -> list[torch.Tensor]:
         """The reverse of ``control_collect``: worker 0's process has all workers' flat buffers, the others None."""
-        if self._links is None:
+        if self.links is None:
             return [buffers[r] for r in self.hosted]
-        first = self._owners[0]
+        first = self.owners[0]
         if self._process != first:
             mine = {r: torch.empty(sizes[r]) for r in self.hosted}
-            self._links.exchange([], [(first, _array(mine[r])) for r in self.hosted if sizes[r]])
+            self.links.exchange([], [(first, array_of(mine[r])) for r in self.hosted if sizes[r]])
             return list(mine.values())
-        far = [(owner, r) for r, owner in enumerate(self._owners) if owner != first and sizes[r]]
-        self._links.exchange([(owner, _array(buffers[r].contiguous())) for owner, r in far], [])
+        far = [(owner, r) for r, owner in enumerate(self.owners) if owner != first and sizes[r]]
+        self.links.exchange([(owner, array_of(buffers[r].contiguous())) for owner, r in far], [])
         return [buffers[r] for r in self.hosted]
+
+    def message(self, tensor: torch.Tensor) -> np.ndarray:
+        """A tensor as the links take it; it shares its memory."""
+        return array_of(tensor)
 
     def world_totals(self) -> dict[str, int]:
         """The ledger's totals over all workers, complete also after calls of split groups."""
         return self.ledger.totals(self.control_max)
 
     def _control(self, values: np.ndarray, largest: bool) -> np.ndarray:
-        return values.copy() if self._links is None else self._links.control(values, largest)
+        return values.copy() if self.links is None else self.links.control(values, largest)
 
     # Parts
 
@@ -471,12 +483,12 @@ class Communicator:
         """One flat array a hosted worker, sharing memory with the buffers, equal in shape and dtype."""
         if isinstance(buffers, torch.Tensor):
             self._check_count(buffers.shape[0] if buffers.dim() else -1)
-            return _array(buffers).reshape(len(self.hosted), -1)
+            return array_of(buffers).reshape(len(self.hosted), -1)
         self._check_count(len(buffers))
         first = buffers[0]
         if any(other.shape != first.shape or other.dtype != first.dtype for other in buffers[1:]):
             raise ValueError("buffers of the hosted workers differ in shape or dtype: " + _described(buffers))
-        return [_array(buffer) for buffer in buffers]
+        return [array_of(buffer) for buffer in buffers]
 
     def _tensors(self, buffers: Buffers) -> list[torch.Tensor]:
         tensors = (
@@ -501,7 +513,7 @@ class Communicator:
         if sorted(ranks) != list(range(self.size)):
             raise ValueError(f"{op}: {list(ranks)} is no permutation of the {self.size} workers of the group")
 
-    def _kind(
+    def kind(
         self,
         op: str,
         algorithm: str,
@@ -510,24 +522,27 @@ class Communicator:
         root: int = 0,
         destination: tuple[int, ...] | None = None,
     ) -> int:
-        """The ledger's number for this call; the closed form is worked out once a kind."""
+        """The ledger's number for a call of this group; the closed form is worked out once a kind.
+
+        Arguments as for ``volume.traffic``; for whoever adds an operation to those of this class.
+        """
         key = (op, algorithm, payload, itemsize, root, destination)
-        kind = self._kinds.get(key)
+        kind = self._known_kinds.get(key)
         if kind is None:
             # the other operations have one form each
             name = algorithm if op == "allreduce" else "library"
             form = traffic(
                 op, name, payload, self.size, itemsize=itemsize, root=root, destination=destination
             )
-            kind = self._kinds[key] = self.ledger.kind(op, algorithm, self.label, self.workers, form)
+            kind = self._known_kinds[key] = self.ledger.kind(op, algorithm, self.label, self.workers, form)
         return kind
 
     def _mix_kind(self, sources: Sequence[int], payload: int, itemsize: int) -> int:
-        return self._kind("mix", pattern(sources), payload, itemsize, destination=_inverse(sources))
+        return self.kind("mix", pattern(sources), payload, itemsize, destination=_inverse(sources))
 
     def _allreduce_rows_(self, rows: Rows, algorithm: str, divisor: int) -> None:
         """Inside a process in the algorithm's own order of sums; between processes by the library."""
-        links = self._links
+        links = self.links
         if links is None:
             algorithms.allreduce_rows_(rows, algorithm, divisor)
             return
@@ -548,18 +563,18 @@ class Communicator:
     def _per_process(self, sizes: Sequence[int]) -> list[int]:
         """Sums of workers' sizes by hosting process."""
         sums = [0] * self.processes
-        for owner, size in zip(self._owners, sizes):
+        for owner, size in zip(self.owners, sizes):
             sums[owner] += size
         return sums
 
     def _gathered(self, headers: Sequence[Sequence[int]]) -> np.ndarray:
         """A few integers of each hosted worker from all workers of the group: (size, k) int64."""
         mine = np.array(headers, dtype=np.int64)
-        if self._links is None:
+        if self.links is None:
             return mine
         out = np.empty((self.size, mine.shape[1]), dtype=np.int64)
         counts = self._per_process([mine.shape[1]] * self.size)
-        self._links.allgather(mine.reshape(-1), counts, out.reshape(-1))
+        self.links.allgather(mine.reshape(-1), counts, out.reshape(-1))
         return out
 
     def _announced(
@@ -598,30 +613,30 @@ class Communicator:
         for pair, target in receives.items():
             if pair in sends:
                 target.copy_(sends[pair].detach())
-        if self._links is None:
+        if self.links is None:
             return
-        me, owners = self._process, self._owners
+        me, owners = self._process, self.owners
         # both sides list them in one order, by which messages of two processes find each other; empty ones stay away
         outgoing = [
-            (owners[d], _array(tensor))
+            (owners[d], array_of(tensor))
             for (s, d), tensor in sorted(sends.items(), key=lambda item: item[0])
             if owners[d] != me and tensor.numel()
         ]
         incoming = [
-            (owners[s], _array(tensor))
+            (owners[s], array_of(tensor))
             for (s, d), tensor in sorted(receives.items(), key=lambda item: item[0])
             if owners[s] != me and tensor.numel()
         ]
-        self._links.exchange(outgoing, incoming)
+        self.links.exchange(outgoing, incoming)
         self.ledger.handed_bytes += sum(values.nbytes for _, values in outgoing)
 
     def _group(self, color: int, colors: tuple[int, ...], label: str) -> Communicator:
         members = [r for r, value in enumerate(colors) if value == color]
-        owners = [self._owners[r] for r in members]
+        owners = [self.owners[r] for r in members]
         processes = sorted(set(owners))
         links = None
-        if self._links is not None and len(processes) > 1:
-            links = self._links.subgroup(processes, tag=sorted(set(colors)).index(color))
+        if self.links is not None and len(processes) > 1:
+            links = self.links.subgroup(processes, tag=sorted(set(colors)).index(color))
         return Communicator(
             self.ledger,
             # without links the one process is called 0
@@ -658,7 +673,7 @@ def _check(tensor: torch.Tensor) -> None:
         )
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def array_of(tensor: torch.Tensor) -> np.ndarray:
     """The tensor's own memory as a flat array."""
     _check(tensor)
     return (tensor.detach() if tensor.requires_grad else tensor).numpy().reshape(-1)

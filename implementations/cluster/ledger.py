@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -37,6 +38,7 @@ class Ledger:
         self.clock, self.keep_times = clock, keep_times
         self.step = 0
         self.handed_bytes = 0
+        self._muted = False
         # An event is a number of a kind (what happened, described once) and a few numbers of its own.
         self._kinds: list[dict[str, Any]] = []
         self._kind_of: dict[Any, int] = {}
@@ -75,6 +77,15 @@ class Ledger:
         """A block that is one call, charged to the clock; its kind may be set inside (``block.kind = ...``)."""
         return Call(self, kind)
 
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """A block whose calls are not booked: trying out what a run will do."""
+        handed, self._muted = self.handed_bytes, True
+        try:
+            yield
+        finally:
+            self.handed_bytes, self._muted = handed, False
+
     def issue(self, kind: int) -> int:
         """Note a call that goes on in the background; returns its place, for ``finish``."""
         self._append(kind, perf_counter() - self._began if self.keep_times else _NO_TIME, _NO_TIME)
@@ -82,7 +93,7 @@ class Ledger:
 
     def finish(self, place: int) -> None:
         """The call at ``place`` has ended now."""
-        if self.keep_times:
+        if self.keep_times and not self._muted:
             self._ends[place] = perf_counter() - self._began
 
     def compute(self, model: str, samples: int, flops: float) -> None:
@@ -98,6 +109,8 @@ class Ledger:
         self._append(kind, _NO_TIME, _NO_TIME)
 
     def _append(self, kind: int, start_s: float, end_s: float) -> None:
+        if self._muted:
+            return
         self._uses[kind] += 1
         self._events.append(kind)
         self._steps.append(self.step)

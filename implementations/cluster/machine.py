@@ -8,6 +8,7 @@ worker r sits on node ``r // devices_per_node``.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,10 @@ PACKED = ("scatter", "gather", "alltoall")  # operations whose messages are put 
 
 @dataclass(frozen=True)
 class Device:
-    """What one worker computes on. ``flops_by_shape`` rows are (batch, width, flop/s), a full grid."""
+    """What one worker computes on. ``flops_by_shape`` rows are (batch, width, flop/s), a full grid.
+
+    ``efficiency_by_kind`` has the share of the peak for kinds of layers ("conv", ...), where it is known.
+    """
 
     name: str
     kind: str
@@ -46,6 +50,8 @@ class Device:
     launch_overhead_s: float = 0.0
     step_variation: float = 0.0
     host_copy: Link | None = None
+    efficiency_by_kind: dict[str, float] = field(default_factory=dict)
+    kernel_overhead_s: float = 0.0
 
     def flops_per_s(self, samples: float, flops: float) -> float:
         """Sustained flop/s of a step of ``flops`` operations on ``samples`` samples.
@@ -83,7 +89,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A machine. ``collectives`` maps (op, algorithm, ranks) to measured (bytes, seconds), ascending in bytes."""
+    """A machine. ``collectives`` maps (op, algorithm, ranks) to measured (bytes, seconds), ascending in bytes.
+
+    ``pairs`` has the links of pairs of devices that have one of their own, by (smaller, larger) device;
+    ``inside_node`` is then that of the other pairs on a node, or the slowest of them where they cover all.
+    """
 
     name: str
     nodes: int
@@ -93,6 +103,7 @@ class Cluster:
     between_nodes: Link | None = None
     steps: tuple[Step, ...] = ()
     collectives: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], Link] = field(default_factory=dict)
 
     @property
     def capacity(self) -> int:
@@ -114,6 +125,28 @@ class Cluster:
     def busy_ranks(self, workers: int) -> int:
         """Processes that compute at once on the fullest node."""
         return min(workers, self.devices_per_node)
+
+    def node_of(self, worker: int, workers: int | None = None) -> int:
+        """The node of a worker, one of ``workers`` (as many as there are devices by default)."""
+        return worker // self.workers_per_node(workers or 1)
+
+    def own_link(self, a: int, b: int) -> Link | None:
+        """The link that joins devices a and b only; None where they share one with others.
+
+        What a file says of two devices of the first node holds on the other nodes, which are equal to it.
+        """
+        place = self.devices_per_node
+        found = self.pairs.get((min(a, b), max(a, b)))
+        if found is None and a // place == b // place:
+            found = self.pairs.get((min(a % place, b % place), max(a % place, b % place)))
+        return found
+
+    def link(self, a: int, b: int, workers: int | None = None) -> Link:
+        """The link between workers a and b, each way."""
+        if max(a, b) < self.capacity and (own := self.own_link(a, b)) is not None:
+            return own
+        inside = self.node_of(a, workers) == self.node_of(b, workers)
+        return self.inside_node if inside or self.between_nodes is None else self.between_nodes
 
     def communication_s(
         self,
@@ -194,10 +227,11 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
     if not problems and values["nodes"] > 1 and "between_nodes" not in values["links"]:
         problems.append("links.between_nodes: missing; needed where nodes > 1")
     if not problems:
-        problems += _grid_problems(values["device"].get("flops_by_shape", []))
+        problems += _grid_problems(values["device"].get("flops_by_shape", [])) + _pair_problems(values)
     if problems:
         raise UserError("\n".join(f"{source}: {problem}" for problem in problems))
     device, links = values["device"], values["links"]
+    pairs = {tuple(sorted(row["devices"])): _link({**row, "per": "device"}) for row in links.get("pairs", [])}
     tables: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     for row in values.get("collectives", []):
         tables.setdefault((row["op"], row["algorithm"], row["ranks"]), []).append(
@@ -219,14 +253,19 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
             launch_overhead_s=_value(device, "launch_overhead_s", 0.0),
             step_variation=_value(device, "step_variation", 0.0),
             host_copy=_link(device.get("host_copy")),
+            efficiency_by_kind={
+                kind: share["value"] for kind, share in device.get("efficiency_by_kind", {}).items()
+            },
+            kernel_overhead_s=_value(device, "kernel_overhead_s", 0.0),
         ),
-        inside_node=_link(links["inside_node"]),
+        inside_node=_link(links.get("inside_node")) or _slowest(pairs.values()),
         between_nodes=_link(links.get("between_nodes")),
         steps=tuple(
             Step(**{key: row.get(key, 1) for key in Step.__dataclass_fields__})
             for row in values.get("steps", [])
         ),
         collectives={key: tuple(sorted(rows)) for key, rows in tables.items()},
+        pairs=pairs,
     )
 
 
@@ -282,7 +321,8 @@ def _problems(values: dict[str, Any]) -> Iterable[str]:
         where = ".".join(map(str, error.absolute_path)) or "(top)"
         meaning = f" ({error.schema['description']})" if "description" in error.schema else ""
         if error.validator == "anyOf":
-            yield f"{where}: needs one of efficiency, flops_by_shape"
+            keys = [key for option in error.validator_value for key in option["required"]]
+            yield f"{where}: needs one of {', '.join(keys)}"
         else:
             yield f"{where}: {error.message}{meaning}"
 
@@ -298,6 +338,38 @@ def _grid_problems(rows: list[dict[str, float]]) -> list[str]:
     if len(cells) < len(rows):
         problems.append("device.flops_by_shape: a batch and width is given twice; allowed: once")
     return problems
+
+
+def _pair_problems(values: dict[str, Any]) -> list[str]:
+    """What is wrong with ``links.pairs``; without ``inside_node`` they must join all devices of the first node."""
+    links, place = values["links"], values["devices_per_node"]
+    given = [tuple(sorted(row["devices"])) for row in links.get("pairs", [])]
+    devices = values["nodes"] * place
+    problems = []
+    for a, b in dict.fromkeys(given):
+        if a == b or b >= devices:
+            problems.append(
+                f"links.pairs: devices {a} and {b}; allowed: two different ones of 0 to {devices - 1}"
+            )
+        elif given.count((a, b)) > 1:
+            problems.append(f"links.pairs: devices {a} and {b} stand twice; allowed: once")
+    if "inside_node" not in links:
+        problems += [
+            f"links.pairs: no link between devices {a} and {b}; add it, or give links.inside_node for all others"
+            for a, b in itertools.combinations(range(place), 2)
+            if (a, b) not in given
+        ]
+    return problems
+
+
+def _slowest(links: Iterable[Link]) -> Link | None:
+    """A link as slow as the slowest ones, in latency and in bandwidth: it governs a ring over all of them."""
+    links = list(links)
+    if not links:
+        return None
+    return Link(
+        max(link.latency_s for link in links), min(link.bandwidth_bytes_per_s for link in links), shared=False
+    )
 
 
 def _value(values: dict[str, Any], key: str, default: float) -> float:

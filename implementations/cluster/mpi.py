@@ -64,10 +64,16 @@ class MpiLinks(Links):
         )
 
     def exchange(self, sends: list[tuple[int, np.ndarray]], receives: list[tuple[int, np.ndarray]]) -> None:
-        """All Irecv and Isend at once, then Waitall: no order of ranks can deadlock."""
+        """``iexchange``, waited for."""
+        self.iexchange(sends, receives)()
+
+    def iexchange(
+        self, sends: list[tuple[int, np.ndarray]], receives: list[tuple[int, np.ndarray]]
+    ) -> Callable[[], None]:
+        """All Irecv and Isend at once, to be waited for together: no order of ranks can deadlock."""
         requests = [self._comm.Irecv(values, source) for source, values in receives]
         requests += [self._comm.Isend(values, to) for to, values in sends]
-        MPI.Request.Waitall(requests)
+        return lambda: MPI.Request.Waitall(requests)
 
     def reduce_scatter(self, values: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
         """Reduce_scatter."""

@@ -289,4 +289,69 @@ def test_the_clusters_of_this_project_are_valid(root, tmp_path):
     for file in files:
         cluster = machine.load(file.stem, tmp_path)
         assert cluster.name == file.stem
-        assert cluster.capacity >= 32
+        assert cluster.capacity >= 16
+
+
+def paired(*devices, **changes):
+    """Four nodes of two devices, or other numbers, with links of their own between the devices named."""
+    values = described(**changes)
+    link = values["links"].pop("inside_node")
+    values["links"]["pairs"] = [
+        {"devices": list(pair), **link, "bandwidth_bytes_per_s": figure(rate)} for *pair, rate in devices
+    ]
+    return values
+
+
+def test_links_of_pairs_win_and_hold_on_all_nodes():
+    values = paired((1, 0, 4e10), (1, 2, 7e9), nodes=2)
+    toy = machine.build(values)
+    own = Link(1e-6, 4e10, shared=False)
+    assert toy.link(0, 1) == toy.link(1, 0) == toy.link(2, 3) == own  # the second node is as the first
+    assert toy.link(1, 2) == Link(1e-6, 7e9, shared=False)  # between nodes, but with a link of their own
+    assert toy.link(0, 2) == toy.between_nodes
+    assert (toy.own_link(0, 1), toy.own_link(0, 2)) == (own, None)
+    # collectives know one link inside a node: as slow as the slowest
+    assert toy.inside_node == Link(1e-6, 7e9, shared=False)
+    values["links"]["inside_node"] = described()["links"]["inside_node"]
+    both = machine.build(values | {"devices_per_node": 3})
+    assert both.link(0, 1) == both.link(3, 4) == own
+    assert both.link(0, 2) == both.inside_node == Link(1e-6, 1e10)
+
+
+def test_without_pairs_links_are_those_of_the_node_and_between():
+    toy = machine.build(described())
+    assert (toy.link(0, 1), toy.link(6, 7)) == (toy.inside_node, toy.inside_node)
+    assert (toy.link(1, 2), toy.link(0, 7)) == (toy.between_nodes, toy.between_nodes)
+    assert toy.link(0, 2, workers=16) == toy.inside_node  # four workers share a node's two devices
+    assert toy.own_link(0, 1) is None
+    one = described(nodes=1)
+    del one["links"]["between_nodes"]
+    assert machine.build(one).link(0, 3) == machine.build(one).inside_node
+
+
+def test_a_missing_or_wrong_pair_is_told_in_one_line():
+    with pytest.raises(UserError) as caught:
+        machine.build(paired((0, 1, 1e9), (0, 2, 1e9), nodes=1, devices_per_node=3), "toy.yaml")
+    assert str(caught.value) == (
+        "toy.yaml: links.pairs: no link between devices 1 and 2; add it, or give links.inside_node for all others"
+    )
+    with pytest.raises(
+        UserError, match=r"links\.pairs: devices 1 and 8; allowed: two different ones of 0 to 7"
+    ):
+        machine.build(paired((0, 1, 1e9), (1, 8, 1e9)))
+    with pytest.raises(UserError, match=r"links\.pairs: devices 0 and 1 stand twice"):
+        machine.build(paired((0, 1, 1e9), (1, 0, 1e9)))
+    none = described()
+    del none["links"]["inside_node"]
+    with pytest.raises(UserError, match="links: needs one of inside_node, pairs"):
+        machine.build(none)
+
+
+def test_shares_by_kind_are_read():
+    values = described()
+    values["device"] |= {"efficiency_by_kind": {"conv": figure(0.7)}, "kernel_overhead_s": figure(5e-6)}
+    device = machine.build(values).device
+    assert (device.efficiency_by_kind, device.kernel_overhead_s) == ({"conv": 0.7}, 5e-6)
+    values["device"]["efficiency_by_kind"] = {"pool": figure(0.7)}
+    with pytest.raises(UserError, match="efficiency_by_kind"):
+        machine.build(values)
