@@ -233,7 +233,7 @@ def subnet_ranks() -> list[dict[str, Any]]:
 
 
 def subnet_memory(server: str) -> list[dict[str, Any]]:
-    """How much each rank's resident memory grows over what it should hold, by sizes: ``holding.state_bytes``.
+    """How much each rank's resident memory grows over what it should hold, by sizes: ``Holding.state_bytes``.
 
     That is weights and gradients of its subnet, and those of the full net's weights that it stores. Beside these there
     are activations, and at a window's ends the blocks that are exchanged, which the allocator keeps for later unless
@@ -262,7 +262,7 @@ def subnet_memory(server: str) -> list[dict[str, Any]]:
         if has_peaks:
             peaks["most in training"] = subnets.peak_resident_bytes() - before
     dry = holding.dry(point, WIDE_FEATURES, WIDE_CLASSES, BookedCommunicator(WORLD.size, Ledger()))
-    should = holding.state_bytes(point, dry)
+    should = dry.state_bytes(point)
     if server == "central" and WORLD.rank:
         should -= dry.server_bytes  # the whole net, which worker 0 stores
     every = WORLD.allgather((should, local, peaks))

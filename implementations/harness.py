@@ -134,7 +134,9 @@ class Run:
         sizes = (self.dataset.features, self.dataset.classes)
         if point.memory_limit_bytes is not None:
             _check_memory(
-                point, holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger())), self.data_size
+                point,
+                holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger()), results),
+                self.data_size,
             )
         shards = Shards(self.dataset, order, self.comm.hosted)
         self._order = order
@@ -142,12 +144,12 @@ class Run:
         torch.optim.SGD([torch.zeros(1)])
         self._resident_before = _resident_bytes()
         self._resident_bytes = 0
-        self.holding = holding.hold(point, settings, *sizes, self.comm)
+        self.holding = holding.hold(point, settings, *sizes, self.comm, results)
         self.net = self.holding.net
         self.pretraining: pd.DataFrame | None = None
         self._initialise(results)
         self.training = Training(point, settings, self.holding, self.comm, shards, clock)
-        tag = f"{code_hash} {self.dataset.data_hash}"
+        tag = f"{code_hash} {self.dataset.data_hash} {self.holding.tag}".rstrip()
         self.checkpoints = Checkpoints(self.folder / "checkpoint", self.rank, self._agree_barrier, tag)
         self.total_steps = point.epochs * order.steps_per_epoch
         self.step = 0
@@ -206,7 +208,7 @@ class Run:
         x_wbi, y_wb = self.training.first_minibatches()
         with torch.random.fork_rng(devices=[]):
             for _ in range(WARM_UP_STEPS):
-                self.net.loss_and_grad(x_wbi, y_wb)
+                self.holding.warm_up(x_wbi, y_wb)
         self.net.grad_wp.zero_()
         self._resident_bytes = _resident_bytes() - self._resident_before
 
@@ -429,6 +431,7 @@ class Run:
             "model_params": self.holding.full_params,
             "worker_params": int(self.comm.control_max(np.array([self.net.params_per_worker]))[0]),
             "server_bytes": self.holding.server_bytes,
+            "strategy_hash": self.holding.tag or None,
             "data_kind": self.dataset.summary.get("data_kind"),
             "steps": self.step,
             "samples": samples,
@@ -526,7 +529,7 @@ def _pieces(samples: int, batch: int | None) -> Iterator[torch.Tensor]:
 
 def _check_memory(point: Point, held: holding.Holding, data_size: int) -> None:
     """Raise OverMemory where a worker's state would not fit; ``held`` has sizes alone."""
-    needed = holding.state_bytes(point, held)
+    needed = held.state_bytes(point)
     if needed > point.memory_limit_bytes:
         sizes = {
             "data_size": data_size,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,11 +36,21 @@ class Holding(ABC):
     full_params: int
     server_bytes = 0
     everywhere = True
+    tag = ""  # of a checkpoint: state that was saved under another one is void
+
+    def state_bytes(self, point: Point) -> int:
+        """Bytes of a worker's state by its sizes: weights, gradients, momentum, and what it stores for others."""
+        slots = 3 if point.recipe.get("momentum") else 2
+        return self.net.params_per_worker * self.net.theta_wp.itemsize * slots + self.server_bytes
 
     @abstractmethod
     @contextmanager
     def whole(self) -> Iterator[WorkerModel | None]:
         """The model to evaluate, of one worker; None where this process has no part in that. Off the ledger."""
+
+    def warm_up(self, x_wbi: Any, y_wb: torch.Tensor) -> None:
+        """A pass over a minibatch that counts for nothing; changes no weight."""
+        self.net.loss_and_grad(x_wbi, y_wb)
 
     def state(self) -> dict[str, Any]:
         """What a resume needs beside the trained weights."""
@@ -53,7 +64,13 @@ class Replicas(Holding):
     """Every worker trains the whole network; all start equal."""
 
     def __init__(
-        self, point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator
+        self,
+        point: Point,
+        settings: dict[str, Any],
+        features: int,
+        classes: int,
+        comm: Communicator,
+        results: Path,
     ) -> None:
         self.net = models.build(
             point.model, features, classes, len(comm.hosted), torch_stream(point.seed, "init")
@@ -66,19 +83,24 @@ class Replicas(Holding):
         yield self.net.one_worker(0)
 
 
-def hold(point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator) -> Holding:
-    """What the point's method gives this process of the network."""
+def hold(
+    point: Point,
+    settings: dict[str, Any],
+    features: int,
+    classes: int,
+    comm: Communicator,
+    results: Path = Path("results"),
+) -> Holding:
+    """What the point's method gives this process of the network; ``results``: where what is known of machines lies."""
     make = registry.get(point.method).holding or Replicas
-    return make(point=point, settings=settings, features=features, classes=classes, comm=comm)
+    return make(
+        point=point, settings=settings, features=features, classes=classes, comm=comm, results=results
+    )
 
 
-def dry(point: Point, features: int, classes: int, comm: Communicator) -> Holding:
+def dry(
+    point: Point, features: int, classes: int, comm: Communicator, results: Path = Path("results")
+) -> Holding:
     """What the first worker would hold, with sizes and no memory."""
     with torch.device("meta"):
-        return hold(point, registry.get(point.method).settings(point), features, classes, comm)
-
-
-def state_bytes(point: Point, holding: Holding) -> int:
-    """Bytes of a worker's state by its sizes: weights, gradients, momentum, and what it stores for others."""
-    slots = 3 if point.recipe.get("momentum") else 2
-    return holding.net.params_per_worker * holding.net.theta_wp.itemsize * slots + holding.server_bytes
+        return hold(point, registry.get(point.method).settings(point), features, classes, comm, results)

@@ -19,7 +19,7 @@ from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.ledger import Ledger
 from implementations.data.cards import load_card
 from implementations.data.shards import Order
-from implementations.holding import dry, state_bytes
+from implementations.holding import dry
 from implementations.point import Point
 from implementations.training import Training
 
@@ -86,7 +86,7 @@ def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
         "data_size": samples,
         "model_params": held.full_params,
         "worker_params": held.net.params_per_worker,
-        "state_bytes_per_worker": state_bytes(point, held) - held.server_bytes,
+        "state_bytes_per_worker": held.state_bytes(point) - held.server_bytes,
         "server_bytes": held.server_bytes,
         "steps": steps,
         "samples": steps * point.global_batch,

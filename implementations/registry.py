@@ -24,6 +24,7 @@ MODULES = {
     "data_parallel": "implementations.baselines.data_parallel",
     "averaging": "implementations.averaging.method",
     "ist": "implementations.ist.method",
+    "layerwise": "implementations.layerwise.method",
 }
 
 
@@ -90,7 +91,8 @@ class Method:
     """A registered method. ``exemptions`` maps a contract it must break, by name, to the reason.
 
     ``holding`` makes what a process holds of the network, where that is not a whole replica a worker, and
-    ``worker_model`` describes what a worker trains then (the largest).
+    ``worker_model`` describes what a worker trains then (the largest). Times of a method with its ``own_cost_model``
+    are not predicted from traces.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Method:
     exemptions: Mapping[str, str] = field(default_factory=dict)
     holding: Callable[..., Holding] | None = None
     worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model
+    own_cost_model: bool = False
 
     def worker_point(self, point: Point) -> Point:
         """The point with the model that a worker trains, whose steps are timed."""
@@ -142,6 +145,7 @@ def method(
     exemptions: Mapping[str, str] | None = None,
     holding: Callable[..., Holding] | None = None,
     worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model,
+    own_cost_model: bool = False,
 ) -> Callable[[Callable[[Training], Iterator[Progress]]], Callable[[Training], Iterator[Progress]]]:
     """Register the decorated training function as the method ``name``."""
 
@@ -157,6 +161,7 @@ def method(
             dict(exemptions or {}),
             holding,
             worker_model,
+            own_cost_model,
         )
         return train
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from implementations import record
+from implementations import record, registry
 from implementations.cluster import machine, timemodel
 from implementations.cluster.machine import Cluster
 from implementations.errors import UserError
@@ -65,6 +65,7 @@ def timings(
 ) -> pd.DataFrame:
     """A row per trained run with a trace and cluster: predicted seconds, time to target and speedups.
 
+    Runs of methods with a cost model of their own have none of this one's times.
     ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name, and they
     are placed on the cluster that their ``network`` names.
 
@@ -88,6 +89,8 @@ def timings(
     predicted: dict[tuple[Any, ...], timemodel.Timing] = {}
     rows = []
     for run in runs[runs["status"].isin(ENDED)].to_dict("records"):
+        if registry.get(run["method"]).own_cost_model:
+            continue
         path = folder / run["run_id"] / "trace.parquet"
         if not path.is_file():
             continue
@@ -216,6 +219,8 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
 
     rows = []
     for point in points:
+        if registry.get(point.method).own_cost_model:
+            continue
         columns, trace = project(point)
         run = record.identity(point) | columns
         events = timemodel.group(trace)

@@ -235,9 +235,12 @@ def _check_inputs(point: Point, draft: Draft, catalog: Catalog, problems: Proble
 
 
 def _check_dropout(point: Point, draft: Draft, problems: Problems) -> None:
-    """Dropout is there to be compared with: on one worker, which nothing else regularises."""
+    """Dropout is there to be compared with: on one worker, which nothing else regularises.
+
+    A layer-wise strategy draws the masks of one device.
+    """
     dropout = point.model.get("dropout", 0)
-    if dropout > 0 and (point.method != "sequential" or point.workers > 1):
+    if dropout > 0 and point.method != "layerwise" and (point.method != "sequential" or point.workers > 1):
         workers = "1 worker" if point.workers == 1 else f"{point.workers} workers"
         got = f"dropout {dropout} with method {point.method} on {workers}"
         problems.add(draft.place("model"), got, "dropout 0, or method sequential on one worker")

@@ -14,6 +14,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,13 @@ class Subnets(Holding):
     everywhere = False
 
     def __init__(
-        self, point: Point, settings: dict[str, Any], features: int, classes: int, comm: Communicator
+        self,
+        point: Point,
+        settings: dict[str, Any],
+        features: int,
+        classes: int,
+        comm: Communicator,
+        results: Path,
     ) -> None:
         self._point, self._comm, self._sizes_of_net = point, comm, (features, classes)
         first = 0 in comm.hosted
