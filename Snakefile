@@ -30,7 +30,8 @@ from implementations.workflow import (
 pipeline = Pipeline(workflow)
 
 TABLES = (
-    "speedup time_split accuracy wer volume targets times crossings width memory tuning validation fitted loss runs failures"
+    "speedup time_split accuracy wer volume targets times crossings width memory plans search prediction plan"
+    " degrees equivalence exactness tuning validation fitted loss runs failures"
 ).split()
 
 
@@ -182,9 +183,46 @@ rule run:
 
 # Right after the calibration that they are held against: a shared machine drifts.
 use rule run as run_measured with:
+    input:
+        prepared=lambda w: pipeline.prepared(w.batch),
+        plans=lambda w: ancient(pipeline.plans_of(w.batch)),
     wildcard_constraints:
         batch=r".+_measured_.+",
     priority: 5
+
+
+# Also right after it, as it times blocks of layers on this machine.
+rule plans:
+    input:
+        calibration=CALIBRATION_OUTCOME,
+        clusters=lambda w: pipeline.clusters(),
+        cards=lambda w: pipeline.cards(),
+        code=code("plans"),
+    output:
+        plans="results/plans.parquet",
+        searches="results/search.parquet",
+    log:
+        "results/logs/plans.log",
+    priority: 8
+    threads: lambda w: workflow.cores
+    params:
+        points=lambda w: pipeline.points_arguments,
+        covers=lambda w: pipeline.planned,
+    shell:
+        "python -m implementations plans {params.points} --out {output.plans} 2>&1 | tee {log}"
+
+
+rule exactness:
+    input:
+        code=code("exactness"),
+    output:
+        "results/exactness.parquet",
+    log:
+        "results/logs/exactness.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations exactness {params.points} --out {output} 2>&1 | tee {log}"
 
 
 rule collect:
@@ -223,6 +261,8 @@ rule claims:
         runs="results/runs.parquet",
         utterances="results/utterances.parquet",
         timings="results/timings.parquet",
+        plans="results/plans.parquet",
+        searches="results/search.parquet",
         claims=files(
             "config/claims/*",
             "config/published/*",
@@ -238,6 +278,7 @@ rule claims:
         points=lambda w: pipeline.points_arguments,
     shell:
         "python -m implementations claims {params.points} --runs {input.runs} --timings {input.timings}"
+        " --plans {input.plans}"
         " --out {output.csv} 2>&1 | tee {log}"
 
 
@@ -246,6 +287,9 @@ rule tables:
         runs="results/runs.parquet",
         utterances="results/utterances.parquet",
         timings="results/timings.parquet",
+        plans="results/plans.parquet",
+        searches="results/search.parquet",
+        exactness="results/exactness.parquet",
         published=files("config/published/*"),
         clusters=files("config/clusters/*"),
         code=code("reporting.tables", "timings"),
@@ -259,6 +303,7 @@ rule tables:
         folder=lambda w, output: os.path.dirname(output[0]),
     shell:
         "python -m implementations tables {params.points} --runs {input.runs} --timings {input.timings}"
+        " --plans {input.plans}"
         " --out {params.folder} 2>&1 | tee {log}"
 
 
@@ -267,6 +312,8 @@ rule figures:
         runs="results/runs.parquet",
         utterances="results/utterances.parquet",
         timings="results/timings.parquet",
+        plans="results/plans.parquet",
+        searches="results/search.parquet",
         published=files("config/published/*"),
         clusters=files("config/clusters/*"),
         code=code("reporting.figures", "timings"),
@@ -278,6 +325,7 @@ rule figures:
         points=lambda w: pipeline.points_arguments,
     shell:
         "python -m implementations figures {params.points} --runs {input.runs} --timings {input.timings}"
+        " --plans {input.plans}"
         " --out {output} 2>&1 | tee {log}"
 
 

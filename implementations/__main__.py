@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from implementations.errors import UserError
+from implementations.layerwise.options import OBJECTIVES, SYNCS
 
 ROOT = Path(__file__).parents[1]
 
@@ -182,6 +184,62 @@ def _widths(text: str) -> list[int]:
         raise UserError(f"--hidden {text}: write whole numbers with commas between, as in 256,256") from error
 
 
+def _layerwise(args: argparse.Namespace) -> None:
+    """Tell how to split a network over the devices of a machine."""
+    from implementations.cluster import machine
+    from implementations.layerwise import advice
+
+    for option in ("devices", "classes", "memory_limit_mb"):
+        value = getattr(args, option)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"--{option.replace('_', '-')} {value}: write a number more than 0")
+    minibatch, *sample = advice.sizes(args.input)
+    cluster = machine.load(args.cluster, args.results)
+    question = advice.Question(
+        advice.graph_of(args.model, tuple(sample), args.classes),
+        minibatch,
+        args.devices or cluster.capacity,
+        cluster,
+        {"objective": args.objective, "plan_sync": args.sync, "degrees": args.degrees},
+        args.memory_limit_mb * 1e6 if args.memory_limit_mb else None,
+        args.results,
+    )
+    if args.measure:
+        advice.measure(question)
+    print(advice.text(question, args.markdown))
+
+
+def _plans(args: argparse.Namespace) -> None:
+    """Plan every layer-wise point; blocks of layers that this host's plans need are measured first."""
+    from implementations import plans
+    from implementations.reporting.files import write_parquet
+
+    settings = _settings(args)
+    folder = args.configfile.parent / "clusters"
+    made = plans.make(
+        [*settings.projected, *settings.points],
+        args.results,
+        folder if folder.is_dir() else None,
+        settings.launcher,
+    )
+    for frame, path in zip(made, (args.out, args.out.with_name("search.parquet"))):
+        write_parquet(frame, path)
+
+
+def _exactness(args: argparse.Namespace) -> None:
+    """Check strategies against one device, as many as the tier says; none where it has no layer-wise points."""
+    import pandas as pd
+
+    from implementations import exactness
+    from implementations.reporting.files import write_parquet
+
+    settings = _settings(args)
+    scope = exactness.SCOPES.get(settings.tier, exactness.FULL_SCOPE)
+    wanted = any(point.method == "layerwise" for point in (*settings.points, *settings.projected))
+    table = exactness.make(**scope) if wanted else pd.DataFrame(columns=exactness.COLUMNS)
+    write_parquet(table, args.out)
+
+
 def _collect(args: argparse.Namespace) -> None:
     from implementations.reporting.collect import collect
 
@@ -220,6 +278,11 @@ def _utterances(args: argparse.Namespace) -> Path:
     return args.runs.with_name("utterances.parquet")
 
 
+def _planned(args: argparse.Namespace) -> dict[str, Path]:
+    """The tables of plans and of searches, which lie side by side."""
+    return {"plans": args.plans, "searches": args.plans.with_name("search.parquet")}
+
+
 def _losses(timings: Any) -> Any:
     """The time model's split of the efficiency that projections of the averaging paper lose."""
     from implementations.timings import loss_split
@@ -231,7 +294,7 @@ def _claims(args: argparse.Namespace) -> None:
     from implementations.reporting import make_claims
 
     tier = _settings(args).tier
-    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args), tier=tier)
+    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args), tier=tier, **_planned(args))
 
 
 def _tables(args: argparse.Namespace) -> None:
@@ -243,7 +306,16 @@ def _tables(args: argparse.Namespace) -> None:
     tier, errors = _settings(args).tier, _utterances(args)
     checked, losses = validation(runs, timings), _losses(timings)
     make_tables(
-        runs, timings, checked, args.out, tier, utterances=errors, losses=losses, results_dir=args.results
+        runs,
+        timings,
+        checked,
+        args.out,
+        tier,
+        utterances=errors,
+        losses=losses,
+        results_dir=args.results,
+        exactness=args.plans.with_name("exactness.parquet"),
+        **_planned(args),
     )
 
 
@@ -255,7 +327,17 @@ def _figures(args: argparse.Namespace) -> None:
     runs, timings = read_table(args.runs), read_table(args.timings)
     tier, errors = _settings(args).tier, _utterances(args)
     checked, losses = validation(runs, timings), _losses(timings)
-    make_figures(runs, timings, checked, args.results, args.out, tier=tier, utterances=errors, losses=losses)
+    make_figures(
+        runs,
+        timings,
+        checked,
+        args.results,
+        args.out,
+        tier=tier,
+        utterances=errors,
+        losses=losses,
+        **_planned(args),
+    )
     if args.headline:
         make_headline(figures_dir=args.out, out_dir=args.headline)
 
@@ -341,6 +423,29 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--evidence", choices=["measured", "simulated"], default="measured")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key")
 
+    layerwise = verb(
+        "layerwise", _layerwise, "tell how to split a network, layer by layer, on a machine", False
+    )
+    layerwise.add_argument("--model", required=True, help="MODULE:CLASS of yours, or a network of the suite")
+    layerwise.add_argument("--input", required=True, help="samples of a device and their sizes: 32,3,224,224")
+    layerwise.add_argument("--cluster", default="this-host", help="cluster file, or the name of one")
+    layerwise.add_argument("--devices", type=int, help="how many of its devices; all unless given")
+    layerwise.add_argument("--classes", type=int, default=1000, help="of a network of the suite")
+    layerwise.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="what is minimised")
+    layerwise.add_argument("--sync", choices=SYNCS, default="allreduce", help="how gradients are summed")
+    layerwise.add_argument("--degrees", choices=["powers", "all"], default="powers", help="of two, or any")
+    layerwise.add_argument("--memory-limit-mb", type=float, help="what a device may need, in 1e6 bytes")
+    layerwise.add_argument("--measure", action="store_true", help="time the blocks on this host first")
+    layerwise.add_argument("--markdown", action="store_true", help="tables in Markdown")
+
+    plans = verb(
+        "plans", _plans, "plan every layer-wise point; measures blocks of layers, takes the machine alone"
+    )
+    _lies_in_results(plans, out="plans.parquet")
+
+    exactness = verb("exactness", _exactness, "check layer-wise strategies against one device")
+    _lies_in_results(exactness, out="exactness.parquet")
+
     collect = verb("collect", _collect, "gather records into one table")
     _lies_in_results(collect, out="runs.parquet")
 
@@ -353,7 +458,7 @@ def _parser() -> argparse.ArgumentParser:
         ("figures", _figures, "reports/figures", "draw the figures"),
     ):
         step = verb(name, function, help)
-        _lies_in_results(step, runs="runs.parquet", timings="timings.parquet")
+        _lies_in_results(step, runs="runs.parquet", timings="timings.parquet", plans="plans.parquet")
         step.add_argument("--out", type=Path, default=Path(out))
         if name == "figures":
             help = "also copy the project's headline figure into this folder"

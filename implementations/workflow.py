@@ -119,6 +119,12 @@ class Pipeline:
         """How the preparation of the batch's data ended."""
         return prepared(self.batch(batch_id)[1].dataset)
 
+    def plans_of(self, batch_id: str) -> list[str]:
+        """The plans, where the batch runs some of them: what they rest on is measured with them."""
+        planned = {point.run_id for point in self._planned}
+        runs_some = any(point.run_id in planned for point in self.batch(batch_id)[2])
+        return ["results/plans.parquet"] if runs_some else []
+
     def threads(self, batch_id: str) -> int:
         """Cores to hold: all of them when timings are taken, so that nothing else runs beside it."""
         _, batch, _ = self.batch(batch_id)
@@ -170,6 +176,21 @@ class Pipeline:
             found.append(str(beside) if beside.exists() else repo(f"config/clusters/{name}.yaml"))
         return [file for file in found if Path(file).name != Path(LOCAL_CLUSTER).name]
 
+    def cards(self) -> list[str]:
+        """The cards of the data sets whose sizes plans are made for."""
+        return [repo(f"datasets/{name}/card.yaml") for name in sorted({p.dataset for p in self._planned})]
+
+    @property
+    def planned(self) -> str:
+        """The points that plans are made of, by a hash: plans are made again when these are others."""
+        ids = sorted(point.run_id for point in self._planned)
+        return hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
+
+    @property
+    def _planned(self) -> list[Point]:
+        points = (*self.settings.projected, *self.settings.points)
+        return [point for point in points if point.method == "layerwise" and point.evidence != "simulated"]
+
     @cached_property
     def calibration(self) -> str:
         """What the calibration of this machine covers, as JSON: the one that is there if it will do, else a new one.
@@ -179,6 +200,7 @@ class Pipeline:
         shapes = {
             json.dumps([p.model, p.step_label, p.dataset, p.minibatch], sort_keys=True)
             for p in map(_worker_point, self.settings.points)
+            if not registry.get(p.method).own_cost_model
         }
         wanted = {
             "quick": "smoke" in self.targets,

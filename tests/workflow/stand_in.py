@@ -17,6 +17,7 @@ from implementations.workflow import leave_outcome
 
 TABLES = (
     "speedup", "time_split", "accuracy", "wer", "volume", "targets", "times", "crossings", "width", "memory",
+    "plans", "search", "prediction", "plan", "degrees", "equivalence", "exactness",
     "tuning", "validation", "fitted", "loss", "runs", "failures",
 )  # fmt: skip
 RESULTS = Path("results")
@@ -83,7 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb")
     parser.add_argument("name", nargs="?")
-    for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "paper", "outcome"):
+    for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "plans", "paper", "outcome"):
         parser.add_argument(f"--{option}")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--partial", action="store_true")
@@ -108,6 +109,8 @@ def main() -> int:
         write(args.out)
         if args.verb == "collect":
             write(Path(args.out).with_name("utterances.parquet"))
+        if args.verb == "plans":
+            write(Path(args.out).with_name("search.parquet"))
     return 0
 
 
