@@ -19,6 +19,7 @@ from scipy import stats
 from implementations.errors import UserError
 from implementations.reporting.claims import Claim
 from implementations.reporting.columns import types
+from implementations.reporting.plans import COUNTS, GIVEN
 from implementations.reporting.rows import ENDED, OVER_MEMORY, matches, values_of
 from implementations.reporting.statistics import (
     FEWEST_FOR_INTERVAL,
@@ -27,6 +28,9 @@ from implementations.reporting.statistics import (
     range_or_interval,
 )
 from implementations.reporting.utterances import METRICS, NotComparable, Redrawn, Utterances
+
+# What a claim may be over that has no runs or plans of its own which could have failed.
+PLANNED = ("layers", "searches", "predictions")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,19 @@ class Task:
         """Whether the interval is drawn over speakers, utterances and seeds."""
         return self.how.get("resample") == "speakers"
 
+    @property
+    def counts_only(self) -> bool:
+        """Whether a claim over plans needs no model of time: it names counts alone, of strategies that are given.
+
+        Which layers the found plan splits how is decided by modelled times, so its counts are no better than those.
+        """
+        if self.how["over"] != "plans":
+            return False
+        words = " ".join([self.how["value"], self.how.get("equals", ""), self.how.get("along", "")])
+        asked = [group.get("strategy") for group in self.filters()]
+        strategies = {name for one in asked for name in (one if isinstance(one, list) else [one])}
+        return set(re.findall(r"[A-Za-z_]\w*", words)) <= COUNTS and strategies <= set(GIVEN)
+
     def only(self, part: dict[str, list[Any]]) -> Task:
         """The same over rows of one part."""
         return replace(self, frame=self.frame[is_in(self.frame, part)])
@@ -97,10 +114,15 @@ class Task:
         return [select] + ([select | self.how["against"]] if self.how.get("against") else [])
 
     def asked(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """All runs that the claim asks for, however they ended."""
+        """All runs, or plans, that the claim asks for, however they ended."""
+        if self.how["over"] == "plans":
+            runs = self.frame.assign(log_path=None)
         keep = pd.Series(False, index=runs.index)
+        if self.how["over"] in PLANNED:
+            return runs[keep]
         for filters in self.filters():
-            known = {name: wanted for name, wanted in filters.items() if name in types() and name != "status"}
+            columns = runs.columns if self.how["over"] == "plans" else types()
+            known = {name: wanted for name, wanted in filters.items() if name in columns and name != "status"}
             keep |= matches(runs, known, self.where)
         return runs[keep]
 
@@ -372,6 +394,8 @@ def _with_ends(rows: pd.DataFrame) -> pd.DataFrame:
     ``over_memory``: 1 where a worker's state did not fit, else 0; ``bytes_to_target``: infinite where it was missed.
     """
     over = (rows["status"] == OVER_MEMORY).fillna(False).astype(float)
+    if "bytes_to_target" not in rows:
+        return rows.assign(**{OVER_MEMORY: over})
     missed = (rows["status"] == "target_missed").fillna(False).astype(bool)
     spent = pd.to_numeric(rows["bytes_to_target"], errors="coerce").astype(float)
     return rows.assign(**{OVER_MEMORY: over, "bytes_to_target": spent.mask(missed, np.inf)})

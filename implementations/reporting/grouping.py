@@ -56,16 +56,20 @@ def first_value(rows: pd.DataFrame, name: str) -> Any:
 _WHOLE = (
     "data_size", "model_params", "workers", "threads_per_worker", "minibatch", "global_batch", "epochs", "sync_period",
     "n", "base_threads", "diverged", "runs", "ng_update_period", "reference_words", "worker_params", "width",
-    "hidden_layers", "memory_limit_bytes", "passes", "reached", "pairs", "seeds_crossing",
+    "hidden_layers", "memory_limit_bytes", "passes", "reached", "pairs", "seeds_crossing", "params", "image",
+    "network_bytes", "state_bytes_max", "layers", "nodes", "edges", "configurations",
+    "node_eliminations", "edge_eliminations", "remaining", "layer_params", "devices", "best_workers",
 )  # fmt: skip
 _TEXT = (
     "paper", "evidence", "cluster", "method", "dataset", "data_kind", "model", "scaling", "algorithm", "mixing",
     "content", "lr_scaling", "optimizer", "reduction", "max_change_rule", "init", "schedule", "settings", "recipe",
     "spread", "base", "command", "metric", "run_id", "status", "note", "formula", "variant", "server", "partition",
     "sharding", "experiments", "name", "plain_model", "first", "second", "faster_below", "faster_above", "source",
+    "strategy", "objective", "sync", "degrees", "compute_source", "reason", "layer", "kind", "out", "configuration",
+    "printed",
 )  # fmt: skip
 
-_FLAGS = ("oversubscribed", "matches_closed_form", "redraw", "lost_steps", "fits", "best")
+_FLAGS = ("oversubscribed", "matches_closed_form", "redraw", "lost_steps", "fits", "best", "finished")
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:

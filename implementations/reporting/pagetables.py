@@ -116,10 +116,31 @@ def _precisions(row: dict[str, Any]) -> str:
     return " / ".join(percent(row[f"p_at_{k}"]) for k in (1, 3, 5)) if row["fits"] else "Fail"
 
 
+def plans(table: pd.DataFrame) -> pd.DataFrame:
+    """Plans by what tells them apart, without the parts of a step."""
+    return table[["cluster", "model", "image", "strategy", "workers", "minibatch", "samples_per_s", "speedup",
+                  "published_samples_per_s", "samples_error", "step_s", "additive_s", "network_bytes", "paper_bytes",
+                  "published_paper_bytes", "bytes_error", "state_bytes_max", "status", "reason", "objective", "sync",
+                  "degrees", "memory_limit_bytes", "compute_source", "command"]]  # fmt: skip
+
+
+def search(table: pd.DataFrame) -> pd.DataFrame:
+    """Searches with the spread of their seconds in one cell."""
+    rows = table.assign(search_s_low=table["search_low_s"], search_s_high=table["search_high_s"])
+    told = [spread(row, "search_s") for row in rows.to_dict("records")]
+    return table.assign(search_seconds=told)[
+        ["model", "workers", "nodes", "edges", "configurations", "algorithm", "finished", "search_seconds",
+         "published_s", "tables_s", "cost_s", "node_eliminations", "edge_eliminations", "remaining", "n",
+         "time_limit_s", "command"]
+    ]  # fmt: skip
+
+
 ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "targets": targets,
     "times": times,
     "crossings": crossings,
     "width": width,
     "memory": memory,
+    "plans": plans,
+    "search": search,
 }

@@ -50,6 +50,7 @@ PAPERS = {
             "layerwise",
             "Jia, Lin, Qi, Aiken 2018: layer-wise parallelism",
             "https://arxiv.org/abs/1802.04924",
+            methods={"sequential": "one device"},
         ),
     )
 }

@@ -16,7 +16,8 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
-from implementations.reporting import subnets
+from implementations.reporting import layerwise_findings, subnets
+from implementations.reporting import plans as planning
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
 from implementations.reporting.files import DamagedTable, read_table, write_whole
@@ -30,8 +31,8 @@ from implementations.reporting.verdicts import COLUMNS, VERDICTS
 from implementations.reporting.wordtable import corpus_name
 
 # Tables in the order of the page; the others have sections of their own.
-PAPER_TABLES = ("targets", "times", "crossings", "width", "memory", "speedup", "time_split", "accuracy", "volume",
-                "tuning")  # fmt: skip
+PAPER_TABLES = ("plans", "search", "plan", "prediction", "degrees", "equivalence", "exactness", "targets", "times",
+                "crossings", "width", "memory", "speedup", "time_split", "accuracy", "volume", "tuning")  # fmt: skip
 # Parts of a paper's section for figures beside its main ones, and their headings.
 SECTIONS = {
     "images": "The same on images",
@@ -51,7 +52,7 @@ VERDICT_MARKS = {
 }
 NOT_JUDGED = ("not run", "not comparable here")
 # Columns of published numbers that tell them apart beside workers and period.
-CONDITIONS = ("test_set", "optimizer", "init", "schedule", "minibatch", "reduce")
+CONDITIONS = ("model", "strategy", "test_set", "optimizer", "init", "schedule", "minibatch", "reduce")
 # Of the table of word and frame errors, on the page.
 WORD_COLUMNS = [
     "optimizer", "init", "schedule", "workers", "sync_period", "lr", "word_errors", "lost", "printed", "frame_errors",
@@ -59,7 +60,7 @@ WORD_COLUMNS = [
     "method", "model", "data_size", "epochs", "base_lr", "edits", "own_of_worker_0", "drift", "reduction",
     "ng_update_period", "spread", "command",
 ]  # fmt: skip
-SHORT_UNITS = ("x", "%", "min", "s", "MB", "GB")
+SHORT_UNITS = ("x", "%", "min", "s", "MB", "GB", "GiB", "images/s")
 BENCHMARK_COLUMNS = ["benchmark", "name", "ranks", "ours_s", "reference_s", "ratio", "ratio_low", "ratio_high", "goal",
                      "at_most"]  # fmt: skip
 MACHINE = {
@@ -179,9 +180,7 @@ def _paper(
         "key": key,
         "title": paper.title,
         "address": paper.address,
-        "sentences": findings(*(_of_paper(tables[name], key) for name in ("targets", "width", "crossings")))
-        if key == subnets.PAPER
-        else [],
+        "sentences": _findings(key, {name: _of_paper(table, key) for name, table in tables.items()}),
         "figures": [figure for figure in own_figures if not figure.get("section")],
         "tables": shown,
         "sections": [
@@ -193,6 +192,13 @@ def _paper(
         "lost": _lost(*(_of_paper(tables[name], key) for name in ("fitted", "loss")), own_figures),
         "command": command_for(key, tier),
     }
+
+
+def _findings(key: str, tables: dict[str, pd.DataFrame]) -> list[str]:
+    """What a paper's tables say, in sentences."""
+    if key == subnets.PAPER:
+        return findings(*(tables[name] for name in ("targets", "width", "crossings")))
+    return layerwise_findings.findings(tables) if key == planning.PAPER else []
 
 
 def _of_paper(table: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -24,8 +24,19 @@ from implementations.reporting.grouping import (
     groups_of,
     typed,
 )
+from implementations.reporting.layerwise import METHOD as LAYERWISE
+from implementations.reporting.layerwise import (
+    degrees_table,
+    equivalence_table,
+    plan_table,
+    plans_table,
+    prediction_table,
+    predictions,
+    search_table,
+)
 from implementations.reporting.losses import fitted_table, loss_table
 from implementations.reporting.memory import RANKS, memory_table
+from implementations.reporting.plans import as_exactness, as_plans, as_searches, described, layers_of, links
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.statistics import median_and_spread, range_or_interval
 from implementations.reporting.targets import (
@@ -124,6 +135,49 @@ TITLES = {
         "epoch), so lost minutes are only what the model adds: communication that nothing hides, waiting for the "
         "slowest, slower steps, and steps more or fewer than 1/m of one GPU's.",
     ),
+    "plans": (
+        "Strategies: throughput, bytes and memory",
+        "Projected by the cost model, from datasheets or from layers timed on this host (computation from). Published: "
+        "the paper's bars, read off; error: (ours - published) / published. A step lets transfers overlap with "
+        "computation; added up: the paper's objective. Sent: really put on the network in a step; paper's count: 8 "
+        "bytes for each replicated weight and each moved activation there and back. State: parameters, gradients, "
+        "momentum and activations of the fullest device. Speedup: images/s over those of one device.",
+    ),
+    "search": (
+        "Search for the best plan",
+        "Seconds on this host, given the tables of costs: median of the repeats with quartiles. A search that did not "
+        "end was cut off at its limit. Left: nodes of the graph when nothing more could be eliminated. Published: on "
+        "the authors' machine, for 4 devices; 86,400 s stand for more than a day.",
+    ),
+    "prediction": (
+        "Step time, predicted and measured",
+        "Measured on this host: global batch over samples per second, median of the repeats with quartiles. Predicted "
+        "before: the plan's step with overlap; added up: the paper's objective. Errors are (predicted - measured) / "
+        "measured.",
+    ),
+    "plan": (
+        "The plan that was found, layer by layer",
+        "Degrees of the split by samples (n), channels (c), height (h) and width (w); normalisation and activations "
+        "stay where their input is. Printed: the paper's plan of the same network and number of devices.",
+    ),
+    "degrees": (
+        "Best number of devices for one layer",
+        "A layer of Inception-v3 under data parallelism, of a batch that is shared out. Fitted: the laws of the "
+        "published bars, computation / N and communication x N, with constants read off these very bars. Best: of the "
+        "numbers of devices in the table.",
+    ),
+    "equivalence": (
+        "The same training under every strategy",
+        "Validation loss and test accuracy, means over seeds, beside those of one device; largest deviation: of the "
+        "loss of any seed, as a share.",
+    ),
+    "exactness": (
+        "Strategies against one device",
+        "One training step of small networks, by torch alone and under strategies: every configuration for all layers "
+        "at once (LeNet-5), and mixtures drawn at random. Configurations: of single layers, in all of them. Worst "
+        "error: of loss, gradients and weights after the step, relative; torch's: of its own step in single precision "
+        "against double. Bytes: whether what was sent is what the plan said.",
+    ),
     "tuning": (
         "Trials for the learning rate",
         "On validation data, with other seeds than the reported runs.",
@@ -146,12 +200,16 @@ def make_tables(
     config_dir: str | Path = CONFIG,
     losses: pd.DataFrame | None = None,
     results_dir: str | Path = "results",
+    plans: pd.DataFrame | str | Path | None = None,
+    searches: pd.DataFrame | str | Path | None = None,
+    exactness: pd.DataFrame | str | Path | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Make every table and write ``<name>.csv`` and ``<name>.parquet``; tables without rows are written too.
 
     ``utterances``: ``utterances.parquet``, or its rows; without it word error rates have no interval over speakers.
     ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``. ``results_dir``: where the
-    runs' curves are.
+    runs' curves are. ``plans``, ``searches``, ``exactness``: the files of these names (``search.parquet``),
+    or their rows.
     """
     tables = make_tables_in_memory(
         as_runs(runs),
@@ -163,6 +221,9 @@ def make_tables(
         losses,
         results_dir,
         bandwidths(config_dir),
+        described(as_plans(plans), links(config_dir)),
+        as_searches(searches),
+        as_exactness(exactness),
     )
     for name, table in tables.items():
         write_table(table, Path(out_dir) / f"{name}.csv")
@@ -179,9 +240,14 @@ def make_tables_in_memory(
     losses: pd.DataFrame | None = None,
     results_dir: str | Path = "results",
     networks: Mapping[str, float] | None = None,
+    plans: pd.DataFrame | None = None,
+    searches: pd.DataFrame | None = None,
+    exactness: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Every table by its name. ``networks``: of ``targets.bandwidths``."""
+    """Every table by its name. ``networks``: of ``targets.bandwidths``; ``plans``: of ``plans.described``."""
     results = reported(runs)
+    plans = described(as_plans(None)) if plans is None else plans
+    layers = layers_of(plans)
     seconds = seed_times(aimed(results), timings, networks or {})
     return {
         "speedup": speedup_table(results, timings, tier),
@@ -194,6 +260,13 @@ def make_tables_in_memory(
         "crossings": crossings_table(seconds, tier),
         "width": width_table(results, tier),
         "memory": memory_table(results, published, tier),
+        "plans": plans_table(plans, published, tier),
+        "search": search_table(as_searches(searches), published, tier),
+        "prediction": prediction_table(predictions(results, plans), tier),
+        "plan": plan_table(layers, tier),
+        "degrees": degrees_table(layers, published, tier),
+        "equivalence": equivalence_table(results, tier),
+        "exactness": as_exactness(exactness),
         "tuning": tuning_table(runs, tier),
         "validation": validation_table(validation),
         "fitted": fitted_table(published),
@@ -225,8 +298,8 @@ def _is_trial(name: str) -> bool:
 # -- speedup -----------------------------------------------------------------------------------------------------------
 
 SPEEDUP_COLUMNS = [
-    "paper", "evidence", "cluster", "method", "server", "dataset", "data_size", "model", "model_params", "scaling",
-    "workers", "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period",
+    "paper", "evidence", "cluster", "method", "variant", "server", "dataset", "data_size", "model", "model_params",
+    "scaling", "workers", "threads_per_worker", "oversubscribed", "minibatch", "global_batch", "epochs", "sync_period",
     "algorithm", "mixing", "optimizer", "lr_scaling", "n", "seconds", "seconds_low", "seconds_high", "spread",
     "samples_per_s", "time_to_target_s", "base", "base_seconds", "base_threads", "speedup", "speedup_low",
     "speedup_high", "command",
@@ -294,10 +367,11 @@ def _time_to_target(rows: pd.DataFrame) -> pd.Series:
 
 def _same_code_base(keys: dict[str, Any], groups: list[Any]) -> Any:
     """The group of the same method with one worker; the nearest in algorithm and period, which do nothing there."""
+    # one device is a strategy of its own
+    alone = "single" if keys["method"] == LAYERWISE else keys["variant"]
     shared = [
         "paper",
         "method",
-        "variant",
         "server",
         "partition",
         "threads_per_worker",
@@ -312,7 +386,9 @@ def _same_code_base(keys: dict[str, Any], groups: list[Any]) -> Any:
     found = [
         group
         for group in groups
-        if group[0]["workers"] == 1 and all(group[0][name] == keys[name] for name in shared)
+        if group[0]["workers"] == 1
+        and group[0]["variant"] == alone
+        and all(group[0][name] == keys[name] for name in shared)
     ]
     return max(found, key=nearness, default=None)
 
@@ -400,8 +476,9 @@ def _modelled_time_to_target(rows: pd.DataFrame) -> float:
 
 def time_split_table(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each measured configuration: the parts of the repeat with the (lower) median wall time."""
-    names = ["paper", "evidence", "method", "dataset", "data_size", "model", "workers", "threads_per_worker",
-             "oversubscribed", "minibatch", "sync_period", "algorithm", "mixing", "server"]  # fmt: skip
+    names = ["paper", "evidence", "method", "variant", "dataset", "data_size", "model", "workers",
+             "threads_per_worker", "oversubscribed", "minibatch", "sync_period", "algorithm", "mixing",
+             "server"]  # fmt: skip
     ended = ended_runs(runs)
     measured = ended[(ended["evidence"] == "measured").fillna(False).astype(bool) & ended["wall_s"].notna()]
     rows = []

@@ -1,13 +1,13 @@
 """Verdicts: each claim held against the results, by the rules that config/schemas/claims.schema.yaml states.
 
 Kinds of evidence are never mixed, nor are data sets (identities aside): a claim that leaves them open is judged once
-for each. A projection is at best ``consistent (projected)``, generated speech at best ``shape holds``; a fitted number
-gets no verdict of agreement at all.
+for each. A projection is at best ``consistent (projected)``, unless it only counts bytes; generated speech at best
+``shape holds``; a fitted number gets no verdict of agreement at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from implementations.reporting.columns import as_runs, is_speech
 from implementations.reporting.evaluation import NothingToJudge, Outcome, Task, is_in
 from implementations.reporting.files import write_table
 from implementations.reporting.grouping import command_for
+from implementations.reporting.layerwise import predictions
+from implementations.reporting.plans import as_plans, as_searches, described, layers_of, links
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.utterances import Utterances, as_utterances
 
@@ -43,11 +45,36 @@ BLIND = (
 
 @dataclass(frozen=True)
 class Results:
-    """All that claims are judged over. ``timings`` have their records' columns."""
+    """All that claims are judged over, by what a claim's ``over`` calls it, and the utterances of the runs."""
 
-    runs: pd.DataFrame
-    timings: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
     utterances: Utterances
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The records."""
+        return self.tables["records"]
+
+
+def results_of(
+    runs: pd.DataFrame,
+    timings: pd.DataFrame | None = None,
+    utterances: pd.DataFrame | None = None,
+    plans: pd.DataFrame | None = None,
+    searches: pd.DataFrame | None = None,
+    networks: Mapping[str, float] | None = None,
+) -> Results:
+    """The tables that claims are judged over. Timings get their records' columns. ``networks``: of ``plans.links``."""
+    plans = described(as_plans(plans), networks)
+    tables = {
+        "records": runs,
+        "timings": join_timings(timings, runs),
+        "plans": plans,
+        "layers": layers_of(plans),
+        "searches": as_searches(searches),
+        "predictions": predictions(runs, plans),
+    }
+    return Results(tables, Utterances(as_utterances(utterances)))
 
 
 def make_claims(
@@ -57,15 +84,20 @@ def make_claims(
     config_dir: str | Path = CONFIG,
     utterances: pd.DataFrame | str | Path | None = None,
     tier: str | None = None,
+    plans: pd.DataFrame | str | Path | None = None,
+    searches: pd.DataFrame | str | Path | None = None,
 ) -> pd.DataFrame:
     """Judge every claim of ``config_dir`` and write ``out`` and a parquet beside it.
 
     ``utterances``: ``utterances.parquet``, or its rows; without it no claim can be judged over speakers. ``tier``: of
-    the runs; what was judged names the command of that tier, as another would give other numbers.
+    the runs; what was judged names the command of that tier, as another would give other numbers. ``plans``,
+    ``searches``: ``plans.parquet`` and ``search.parquet``, or their rows.
     """
     runs, timings = as_runs(runs), as_timings(timings)
     claims, published = load_claims(config_dir), load_published(config_dir)
-    table = judge_all(claims, published, runs, timings, as_utterances(utterances))
+    table = judge_all(
+        claims, published, runs, timings, as_utterances(utterances), plans, searches, links(config_dir)
+    )
     if tier:
         with_it = {claim.id for claim in claims if tier in claim.body["needs"]["tiers"]}
         own = table["claim_id"].str.partition("/")[0].isin(with_it) | table["ours"].notna()
@@ -80,9 +112,12 @@ def judge_all(
     runs: pd.DataFrame,
     timings: pd.DataFrame | None,
     utterances: pd.DataFrame | None = None,
+    plans: pd.DataFrame | str | Path | None = None,
+    searches: pd.DataFrame | str | Path | None = None,
+    networks: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
     """One row for each claim (each published number of a ``published_value`` claim), kind of evidence and data set."""
-    results = Results(runs, join_timings(timings, runs), Utterances(as_utterances(utterances)))
+    results = results_of(runs, timings, utterances, as_plans(plans), as_searches(searches), networks)
     rows = [row for claim in claims for row in judge(claim, published, results)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     numbers = ["ours", "ci_low", "ci_high"]
@@ -144,12 +179,7 @@ def _judge_each_part(claim: Claim, number: pd.Series | None, results: Results) -
     body, runs = claim.body, results.runs
     if body["needs"].get("unavailable"):
         return [{"verdict": "not comparable here", "reason": body["needs"]["unavailable"]}]
-    task = Task(
-        claim,
-        number,
-        runs if body["evaluate"]["over"] == "records" else results.timings,
-        results.utterances,
-    )
+    task = Task(claim, number, results.tables[body["evaluate"]["over"]], results.utterances)
     rows, lacks = [], []
     try:
         parts = _parts(task)
@@ -165,7 +195,7 @@ def _judge_each_part(claim: Claim, number: pd.Series | None, results: Results) -
         except NothingToJudge as lack:
             lacks.append(str(lack))
             continue
-        rows.append(_row(claim, outcome, part, _broken_note(task, runs, part), _is_generated(runs, part)))
+        rows.append(_row(task, outcome, part, _broken_note(task, runs, part), _is_generated(runs, part)))
     if rows:
         return rows
     for name, what in (("evidence", "kind of evidence"), ("dataset", "data set")):
@@ -219,16 +249,17 @@ def _is_generated(runs: pd.DataFrame, part: dict[str, list[Any]]) -> bool:
 
 
 def _row(
-    claim: Claim, outcome: Outcome, part: dict[str, list[Any]], note: str, generated: bool
+    task: Task, outcome: Outcome, part: dict[str, list[Any]], note: str, generated: bool
 ) -> dict[str, Any]:
-    needs, evidence = claim.body["needs"], part["evidence"]
+    claim, evidence = task.claim, part["evidence"]
+    needs, modelled = claim.body["needs"], "projected" in evidence and not task.counts_only
     notes = [outcome.note, outcome.rule, "on generated speech" if generated else "", note]
     if needs.get("elsewhere"):
         verdict, notes = "not comparable here", [needs["elsewhere"], outcome.note, *notes[2:]]
     elif outcome.holds is None:
         verdict = "inconclusive"
     elif outcome.holds:
-        verdict = "consistent (projected)" if "projected" in evidence else claim.body["holds_as"]
+        verdict = "consistent (projected)" if modelled else claim.body["holds_as"]
         # only a projection is called so: a claim meant for one that other evidence answers shows a shape
         if verdict == "consistent (projected)" and "projected" not in evidence:
             verdict = "shape holds"
@@ -237,7 +268,7 @@ def _row(
             verdict = "shape holds"
     else:
         verdict = "not reproduced"
-        if "projected" in evidence:
+        if modelled:
             notes.append(BLIND)
     row = _told(part) | {
         "ours": outcome.ours,

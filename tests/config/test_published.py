@@ -27,17 +27,23 @@ def subnets():
     return numbers("ist")
 
 
-@pytest.mark.parametrize("paper", ["averaging", "ist"])
+@pytest.fixture(scope="module")
+def layerwise():
+    return numbers("layerwise")
+
+
+@pytest.mark.parametrize("paper", ["averaging", "ist", "layerwise"])
 def test_every_row_is_complete(paper):
     table = numbers(paper)
-    assert list(table.columns) == COLUMNS
+    # bars of several networks and strategies need both to be told apart
+    assert list(table.columns) == COLUMNS + (["model", "strategy"] if paper == "layerwise" else [])
     assert table["id"].is_unique
     assert set(table["paper"]) == {paper}
     assert set(table["read_as"]) <= {"text", "table", "digitised", "review", "memory", "derived"}
     assert set(table["role"]) == {"target", "input", "context"}
     for column in ("metric", "value", "read_as", "role", "source"):
         assert table[column].notna().all(), column
-    assert table.loc[table["unit"].isna(), "metric"].tolist() == ["learning_rate"]
+    assert set(table.loc[table["unit"].isna(), "metric"]) <= {"learning_rate"}
 
 
 def test_drafts_and_other_work_are_no_targets(table):
@@ -182,3 +188,87 @@ def test_parameters_and_bytes_of_subnets_follow_from_the_networks(subnets, net, 
         name = f"ist-bytes-per-exchange-{net}-w{n}"
         assert subnets.loc[f"{name}-dp", "value"] == pytest.approx(ring, abs=0.05)
         assert subnets.loc[f"{name}-ist", "value"] == pytest.approx(there_and_back, abs=0.05)
+
+
+# -- layer-wise parallelism --------------------------------------------------------------------------------------------
+
+NETS = {"alexnet": "alexnet_fc_input12544", "vgg16": "vgg16", "inception": "inception_v3"}
+STRATEGIES = ("data", "model", "owt", "layerwise")
+DEVICES = (2, 4, 8, 16)
+
+
+def bars(layerwise, figure, net):
+    """(strategies, devices) values of a figure, one device first."""
+    one = layerwise.loc[f"lw-{figure}-{net}-w1", "value"]
+    return {
+        name: [one, *(layerwise.loc[f"lw-{figure}-{net}-{name}-w{count}", "value"] for count in DEVICES)]
+        for name in STRATEGIES
+    }
+
+
+def test_the_speed_of_one_device_is_the_only_input(layerwise):
+    assert sorted(layerwise.index[layerwise["role"] == "input"]) == sorted(
+        f"lw-images-{net}-w1" for net in NETS
+    )
+    values = [layerwise.loc[f"lw-images-{net}-w1", "value"] for net in NETS]
+    assert values == [745, 184, 157]
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_bars_name_their_network_strategy_and_devices(layerwise, net):
+    for figure in ("images", "bytes"):
+        rows = layerwise[layerwise["id"].str.startswith(f"lw-{figure}-{net}-")]
+        assert len(rows) == 1 + len(STRATEGIES) * len(DEVICES)
+        assert set(rows["model"]) == {NETS[net]} and set(rows["strategy"]) == {"single", *STRATEGIES}
+        assert set(rows["minibatch"]) == {32} and set(rows["workers"]) == {1, *DEVICES}
+        for name, row in rows.iterrows():
+            assert name.endswith(f"-w{int(row['workers'])}")
+
+
+@pytest.mark.parametrize(
+    "net, params", [("alexnet", 74.72e6), ("vgg16", 138_357_544), ("inception", 23_834_568)]
+)
+def test_the_bytes_of_data_parallelism_are_eight_times_the_weights_and_devices(layerwise, net, params):
+    """The networks' published numbers of weights; those of AlexNet with 12,544 inputs of the first linear layer."""
+    for count in DEVICES:
+        value = layerwise.loc[f"lw-bytes-{net}-data-w{count}", "value"]
+        assert value == pytest.approx(8 * params * count / 2**30, rel=0.004)
+
+
+@pytest.mark.parametrize("net, side", [("alexnet", 224), ("vgg16", 224), ("inception", 299)])
+def test_one_device_moves_its_images(layerwise, net, side):
+    value = layerwise.loc[f"lw-bytes-{net}-w1", "value"]
+    assert value == pytest.approx(32 * 3 * side**2 * 4 / 2**30, abs=0.001)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_shapes_of_the_figures(layerwise, net):
+    moved, speed = bars(layerwise, "bytes", net), bars(layerwise, "images", net)
+    for k in range(1, 5):
+        assert moved["layerwise"][k] <= moved["owt"][k] <= min(moved["data"][k], moved["model"][k])
+        assert (moved["model"][k] < moved["data"][k]) == (net == "alexnet")
+        assert speed["layerwise"][k] >= speed["owt"][k] > speed["data"][k]
+    # in proportion to the devices
+    assert moved["model"][4] / moved["model"][1] == pytest.approx(8, rel=0.01)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_the_text_agrees_with_the_figure_of_speeds_within_a_tenth(layerwise, net):
+    speed = bars(layerwise, "images", net)
+    best = max(speed[name][4] for name in STRATEGIES[:3])
+    for name, derived in (
+        ("speedup", speed["layerwise"][4] / speed["layerwise"][0]),
+        ("speedup-other", best / speed["layerwise"][0]),
+        ("gain", speed["layerwise"][4] / best),
+    ):
+        assert layerwise.loc[f"lw-{name}-{net}-w16", "value"] == pytest.approx(derived, rel=0.1)
+
+
+def test_the_laws_of_one_layer_have_the_printed_best_numbers_of_devices(layerwise):
+    """Computation / N + communication x N, with constants read off the same bars."""
+    for layer in ("conv3", "fc"):
+        compute, comm = (layerwise.loc[f"lw-figure3-{layer}-{what}", "value"] for what in ("compute", "comm"))
+        totals = {count: compute / count + comm * count for count in DEVICES}
+        for count, total in totals.items():
+            assert layerwise.loc[f"lw-figure3-{layer}-w{count}", "value"] == pytest.approx(total, abs=0.6)
+        assert layerwise.loc[f"lw-best-degree-{layer}", "value"] == min(totals, key=totals.get)

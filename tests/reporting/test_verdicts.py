@@ -675,6 +675,8 @@ def test_the_projects_claims_name_columns_that_exist(root):
     known = set(types()) | set(synthetic.timings(synthetic.runs()).columns) | {"run_evidence"}
     for entry in load_claims(root / "config"):
         how = entry.body["evaluate"]
+        if how["over"] not in ("records", "timings"):  # tests/config has the columns of plans
+            continue
         assert set(how["select"]) | set(how.get("against", {})) | set(how.get("match", [])) <= known, entry.id
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import pandas as pd
 
 from implementations.errors import UserError
+from implementations.reporting import plans as planning
 from implementations.reporting import subnets
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs, in_experiment, is_speech
 from implementations.reporting.figures import style
 from implementations.reporting.figures.algorithms import algorithms_figure
 from implementations.reporting.figures.ist import subnet_figures
+from implementations.reporting.figures.layerwise import layerwise_figures
 from implementations.reporting.figures.loss import loss_figure
 from implementations.reporting.figures.quality import accuracy_figure, curves_figure, period_figure
 from implementations.reporting.figures.ranks import ranks_figure
@@ -51,20 +53,30 @@ def make_figures(
     published: pd.DataFrame | None = None,
     utterances: pd.DataFrame | str | Path | None = None,
     losses: pd.DataFrame | None = None,
+    plans: pd.DataFrame | str | Path | None = None,
+    searches: pd.DataFrame | str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Draw every figure of every paper into ``out_dir/<paper>`` and write the index ``out_dir/figures.json``.
 
     A figure without data is drawn empty and says so; the sizes and clusters figures need several sizes or clusters,
     those of speech runs of speech, and take their intervals from ``utterances`` (``utterances.parquet``, or its rows).
-    ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``.
+    ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``. ``plans``, ``searches``:
+    ``plans.parquet`` and ``search.parquet``, or their rows.
     Returns the index: paper, section, name, title, caption, alt, command and files of each.
     """
     runs, timings, results_dir = as_runs(runs), as_timings(timings), Path(results_dir)
     results, errors = reported(runs), as_utterances(utterances)
     published = load_published(config_dir) if published is None else published
+    planned = planning.described(planning.as_plans(plans), planning.links(config_dir))
+    searched = planning.as_searches(searches)
     index = []
-    for paper in sorted(set(results["paper"].dropna())):
-        if paper == subnets.PAPER:
+    for paper in sorted(
+        {*results["paper"].dropna(), *planned["paper"].dropna(), *searched["paper"].dropna()}
+    ):
+        if paper == planning.PAPER:
+            own = results[results["paper"] == paper]
+            made = layerwise_figures(own, planned, searched, published, results_dir, paper, tier)
+        elif paper == subnets.PAPER:
             own = results[results["paper"] == paper]
             made = subnet_figures(own, timings, published, bandwidths(config_dir), results_dir, paper, tier)
         else:

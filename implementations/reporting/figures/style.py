@@ -29,8 +29,40 @@ METHOD_COLOURS = {
     "spark": "#E69F00",
     "ist": "#009E73",
     "layerwise": "#CC79A7",
-    "local_sgd": "#56B4E9",
-    "model_parallel": "#F0E442",
+    "model_parallel": "#8C510A",
+}
+# Strategies of layer-wise parallelism: those that are a method have its colour.
+STRATEGY_COLOURS = {
+    "single": METHOD_COLOURS["sequential"],
+    "data": METHOD_COLOURS["data_parallel"],
+    "model": METHOD_COLOURS["model_parallel"],
+    "owt": "#56B4E9",
+    "layerwise": METHOD_COLOURS["layerwise"],
+}
+STRATEGY_LABELS = {
+    "single": "one device",
+    "data": "data parallel",
+    "model": "model parallel",
+    "owt": "OWT",
+    "layerwise": "layer-wise",
+}
+STRATEGY_DASHES = {"single": "-", "data": "--", "model": ":", "owt": "-.", "layerwise": "-"}
+# By which dimension a layer is split most: pale fills that black text can be read on (Tol's light colours).
+DIMENSION_COLOURS = {
+    "n": "#77AADD",
+    "c": "#EE8866",
+    "h": "#BBCC33",
+    "w": "#EEDD88",
+    "hw": "#44BB99",
+    "": "#FFFFFF",
+}
+DIMENSION_LABELS = {
+    "n": "samples",
+    "c": "channels",
+    "h": "height",
+    "w": "width",
+    "hw": "height and width",
+    "": "one device",
 }
 OTHER_COLOUR = "#7F7F7F"  # a method that has no colour of its own yet
 METHOD_LABELS = {
@@ -40,7 +72,7 @@ METHOD_LABELS = {
     "ist": "independent subnets",
     "layerwise": "layer-wise",
     "spark": "Spark",
-    "local_sgd": "local SGD",
+    "model_parallel": "model parallel",
 }
 # Where all runs are of one method, colours say the optimiser; none is a method's (Tol's muted colours).
 OPTIMIZER_COLOURS = {"ng_sgd": "#332288", "sgd": "#999933"}
@@ -131,6 +163,20 @@ def shade(tint: str, place: int, count: int) -> str:
     share = 0.0 if count < 2 else 1 - 2 * place / (count - 1)  # from white (1) to black (-1)
     rgb = np.array(to_rgb(tint))
     return to_hex(rgb + 0.5 * share * (1 - rgb) if share > 0 else rgb * (1 + 0.55 * share))
+
+
+def strategy_look(strategy: str) -> dict[str, Any]:
+    """How matplotlib is to draw the line of a strategy, the same in every figure."""
+    return {
+        "color": STRATEGY_COLOURS.get(strategy, OTHER_COLOUR),
+        "linestyle": STRATEGY_DASHES.get(strategy, "-"),
+    }
+
+
+def strategy_key(strategy: str) -> Line2D:
+    """A key's entry for a strategy."""
+    text = STRATEGY_LABELS.get(strategy, strategy)
+    return Line2D([], [], **strategy_look(strategy), linewidth=2.4, label=text)
 
 
 def optimizer_colour(optimizer: str) -> str:

@@ -24,6 +24,10 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
         .reset_index(drop=True)
     )
     several = [name for name in ("algorithm", "mixing", "server") if data[name].nunique() > 1]
+    if (data.groupby("method")["variant"].nunique() > 1).any():
+        several.insert(0, "variant")
+    if data["model"].nunique() > 1:
+        several.insert(0, "model")
     data["label"] = pd.Series([_bar_label(row, several) for row in data.to_dict("records")], dtype="string")
     figure, grid = style.new_figure(style.WIDE, 2.0 + 0.36 * max(len(data), 3))
     axes = grid[0, 0]
@@ -47,13 +51,13 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
                 )
                 left += width
             axes.set_yticks(places, data["label"])
-            for text, method in zip(axes.get_yticklabels(), data["method"], strict=True):
-                text.set_color(style.colour(method))
+            for text, row in zip(axes.get_yticklabels(), data.to_dict("records"), strict=True):
+                text.set_color(_strategy(row, style.STRATEGY_COLOURS) or style.colour(row["method"]))
             axes.grid(axis="y", visible=False)
         else:
             style.say_empty(axes, "no measured times yet")
         stars = any(map(is_true, data["oversubscribed"]))
-        axes.set_xlabel("wall time (s), measured" + ("; * workers > cores" if stars else ""))
+        axes.set_xlabel("wall time (s), measured" + ("\n* workers > cores" if stars else ""))
         axes.set_title("Where the time went", fontweight="bold")
     style.legend_below(figure, axes)
     return style.Drawn(
@@ -76,14 +80,22 @@ def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -
 
 
 def _bar_label(row: dict, settings: list[str]) -> str:
-    count, text = int(row["workers"]), style.label(row["method"], row["paper"])
+    count = int(row["workers"])
+    text = _strategy(row, style.STRATEGY_LABELS) or style.label(row["method"], row["paper"])
     text += "" if text == "one worker" else f", {count} worker{'s' if count > 1 else ''}"
     if pd.notna(row["threads_per_worker"]) and row["threads_per_worker"] > 1:
         text += f" x {int(row['threads_per_worker'])} threads"
     for name in settings:
-        if pd.notna(row[name]) and count > 1:
+        if name == "variant" and _strategy(row, style.STRATEGY_LABELS):
+            continue
+        if pd.notna(row[name]) and (count > 1 or name in ("variant", "model")):
             text += f", {str(row[name]).replace('_', ' ')}" + (" server" if name == "server" else "")
     return text + ("*" if is_true(row["oversubscribed"]) else "")
+
+
+def _strategy(row: dict, known: dict[str, str]) -> str | None:
+    """What ``known`` has for the strategy of a layer-wise run; None of other methods."""
+    return known.get(str(row["variant"])) if row["method"] == "layerwise" else None
 
 
 def validation_figure(validation: pd.DataFrame | None, paper: str, tier: str | None = None) -> style.Drawn:
