@@ -2,9 +2,11 @@
 
     python -m benchmarks [NAME ...]      names: averaging_operation end_to_end speech_end_to_end simulated harness
                                                 speedup natural_gradient matmul_peak decoding subnet_step
-                                                subnet_ranks subnet_memory
+                                                subnet_ranks subnet_memory layerwise_alexnet
+                                                layerwise_resnet50 layerwise_vgg16 layerwise_inception_v3
 
-About eight minutes in all on two cores; leave the machine alone meanwhile. Rows also go to results/bench.json.
+About eight minutes in all on two cores, and forty more for the layer-wise ones, which are of the networks at their
+real size and time their layers first; leave the machine alone meanwhile. Rows also go to results/bench.json.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.record import write_text
 
-LIMIT_S = 600
+LIMIT_S, LONG_LIMIT_S = 600, 3600
 
 
 def on_ranks(name: str, ranks: int) -> list[dict[str, Any]]:
@@ -44,9 +47,23 @@ def subnet(name: str) -> list[dict[str, Any]]:
     return _rows([sys.executable, "-m", "benchmarks.subnets", name], rank_environment(1))
 
 
-def _rows(command: list[str], environment: dict[str, str]) -> list[dict[str, Any]]:
+def layerwise(net: str) -> list[dict[str, Any]]:
+    """Rows of a network under layer-wise strategies on one rank and on two, after its layers were timed here."""
+    rows = []
+    for ranks in (1, 2):
+        program = [sys.executable, "-m", "benchmarks.layerwise"]
+        environment = os.environ | rank_environment(1)
+        subprocess.run(
+            [*program, "measure", net, str(ranks)], env=environment, timeout=LONG_LIMIT_S, check=True
+        )
+        command = [*(mpi_command(ranks, {}) if ranks > 1 else []), *program, "steps", net]
+        rows += _rows(command, rank_environment(1), LONG_LIMIT_S)
+    return rows
+
+
+def _rows(command: list[str], environment: dict[str, str], limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
     done = subprocess.run(
-        command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True
+        command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True
     )
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -69,6 +86,10 @@ BENCHMARKS = {
         for server in ("central", "partitioned")
         for row in on_ranks(f"subnet_memory_{server}", ranks)
     ],
+    **{
+        f"layerwise_{net}": partial(layerwise, net)
+        for net in ("alexnet", "resnet50", "vgg16", "inception_v3")
+    },
 }
 
 
@@ -86,11 +107,14 @@ def main(names: list[str]) -> int:
 
 
 def _met(row: dict[str, Any]) -> bool:
+    if row.get("within"):  # of a ratio that should be 1
+        return 1 / row["goal"] <= row["ratio"] <= row["goal"]
     return row["ratio"] <= row["goal"] if row.get("at_most") else row["ratio"] >= row["goal"]
 
 
 def _line(row: dict[str, Any]) -> str:
-    goal = "" if row.get("goal") is None else f"goal {'<=' if row.get('at_most') else '>='} {row['goal']}"
+    sign = "within" if row.get("within") else "<=" if row.get("at_most") else ">="
+    goal = "" if row.get("goal") is None else f"goal {sign} {row['goal']}"
     verdict = "" if row.get("goal") is None else ("ok" if _met(row) else "SHORT")
     return (
         f"{row['benchmark']:20} {row['name']:46} ranks {row.get('ranks', 1)}  ours {_amount(row, 'ours')}  "
