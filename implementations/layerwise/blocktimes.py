@@ -140,7 +140,7 @@ class MeasuredBlocks:
     """
 
     def __init__(self, path: str | Path, busy: int) -> None:
-        self.path, self.busy = Path(path), busy
+        self.path, self.busy, self._cores = Path(path), busy, host.cores()
         self._rows = {_key(row): row for row in _read(self.path)}
 
     def seconds(
@@ -156,33 +156,42 @@ class MeasuredBlocks:
         """(forward, backward) median seconds; UserError for a block that was not measured."""
         if layer.kind == INPUT or not math.prod(block_shape):
             return 0.0, 0.0
-        busy = min(active or self.busy, self.busy)
+        busy, turns = self._at_once(active or self.busy)
         chain = self._find(_no_layer("handling", HANDLED, busy))
-        around = max(0.0, chain["forward_s"] - chain["backward_s"]) / HANDLED / 2
+        around = turns * max(0.0, chain["forward_s"] - chain["backward_s"]) / HANDLED / 2
         if layer.kind == FLATTEN:  # a view
             return around, around
         row = self._find(described(layer, source_shapes, block_shape, busy, input_gradient, shared))
-        return around + row["forward_s"], around + row["backward_s"]
+        return around + turns * row["forward_s"], around + turns * row["backward_s"]
 
     def update_s(self, params: int) -> float:
         """The optimiser's step while all processes make theirs."""
-        row = self._find(_no_layer("update", UPDATE_PARAMS, self.busy))
-        return row["forward_s"] * params / UPDATE_PARAMS
+        busy, turns = self._at_once(self.busy)
+        row = self._find(_no_layer("update", UPDATE_PARAMS, busy))
+        return turns * row["forward_s"] * params / UPDATE_PARAMS
+
+    def _at_once(self, active: int) -> tuple[int, float]:
+        """How many of the processes that compute blocks compute at the same time, and how often they take turns.
+
+        More processes than cores share these; timed so, each would seem to have a core while it has one.
+        """
+        active = min(active, self.busy)
+        return min(active, self._cores), max(1.0, active / self._cores)
 
     def missing(self, specs: Iterable[BlockSpec]) -> list[dict[str, Any]]:
         """What has to be measured for ``specs`` (``costmodel.specs``), each block once, and what is no layer."""
         specs = list(specs)
-        wanted = [_no_layer("update", UPDATE_PARAMS, self.busy)]
+        wanted = [_no_layer("update", UPDATE_PARAMS, self._at_once(self.busy)[0])]
         wanted += [
             _no_layer("handling", HANDLED, busy)
-            for busy in sorted({min(spec.active, self.busy) for spec in specs})
+            for busy in sorted({self._at_once(spec.active)[0] for spec in specs})
         ]
         wanted += [
             described(
                 spec.layer,
                 spec.source_shapes,
                 spec.block_shape,
-                min(spec.active, self.busy),
+                self._at_once(spec.active)[0],
                 spec.input_gradient,
                 spec.shared,
             )

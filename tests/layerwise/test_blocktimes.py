@@ -107,12 +107,43 @@ def test_blocks_of_equal_layers_are_one():
     assert len({json.dumps(block, sort_keys=True) for block in found}) == len(found)
 
 
-def test_processes_that_compute_at_once_are_counted_up_to_those_there_are():
+def test_processes_that_compute_at_once_are_counted_up_to_those_there_are(monkeypatch):
+    monkeypatch.setattr(blocktimes.host, "cores", lambda: 8)
     times = MeasuredBlocks("nowhere.parquet", 2)
     assert {block["busy"] for block in times.missing(wanted(chain(), 8, 4))} == {1, 2}
     assert {
         block["busy"] for block in MeasuredBlocks("nowhere.parquet", 4).missing(wanted(chain(), 8, 4))
     } == {1, 2, 4}
+
+
+def test_processes_that_share_cores_take_turns(tmp_path, monkeypatch):
+    """Four processes on two cores: timed two at once, and twice as long."""
+    monkeypatch.setattr(blocktimes.host, "cores", lambda: 2)
+    seconds = {"handling": (0.0, 0.0)}
+    monkeypatch.setattr(
+        blocktimes,
+        "_measured",
+        lambda blocks, busy, settings: [
+            dict(zip(("forward_s", "backward_s"), seconds.get(block["kind"], (1e-3 * busy, 3e-3 * busy))))
+            for block in blocks
+        ],
+    )
+    times, specs = MeasuredBlocks(tmp_path / "blocks.parquet", 4), wanted(chain(), 8, 4)
+    assert {block["busy"] for block in times.missing(specs)} == {1, 2}
+    times.measure(specs, report=lambda line: None)
+    for spec in specs:
+        if spec.layer.kind != FLATTEN:
+            found = times.seconds(
+                spec.layer,
+                spec.source_shapes,
+                spec.block_shape,
+                active=spec.active,
+                input_gradient=spec.input_gradient,
+                shared=spec.shared,
+            )
+            # a block of so many processes at once takes as many milliseconds, by the stand-in above
+            assert found == pytest.approx((1e-3 * spec.active, 3e-3 * spec.active))
+    assert times.update_s(blocktimes.UPDATE_PARAMS) == pytest.approx(4e-3)
 
 
 def test_what_is_timed_has_the_shapes_of_the_block():

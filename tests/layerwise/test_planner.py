@@ -179,6 +179,7 @@ def here(monkeypatch):
         return [{"forward_s": s, "backward_s": 2 * s, "repeats": 3} for s in seconds]
 
     monkeypatch.setattr(blocktimes, "_measured", measured)
+    monkeypatch.setattr(blocktimes.host, "cores", lambda: 8)
     return machine.build(described(name=machine.THIS_HOST))
 
 
