@@ -84,6 +84,6 @@ setup: ## the environment alone
 
 clean: ## remove what was made: results (runs and data included), reports, caches; keeps the environment
 	@find results -mindepth 1 -maxdepth 1 ! -name README.md ! -name reference -exec rm -rf {} +
-	@find reports -mindepth 1 -maxdepth 1 ! -name README.md ! -name 'headline.*' -exec rm -rf {} +
+	@find reports -mindepth 1 -maxdepth 1 ! -name README.md ! -name '*.svg' ! -name '*.png' -exec rm -rf {} +
 	@rm -rf .snakemake .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -not -path './$(VENV)/*' -exec rm -rf {} +

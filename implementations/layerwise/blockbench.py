@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from implementations.layerwise import algebra, kernels, normalisation
-from implementations.layerwise.graph import INPUT, LOSS, NORM, POINTWISE, Graph, Layer, Window
+from implementations.layerwise.graph import ADD, INPUT, LOSS, NORM, POINTWISE, Graph, Layer, Window
 
 SPENT_S, LEAST, MOST = 0.2, 3, 30  # repetitions: until so long was spent, but at least and at most so many
 LONG_S, FEW = 1.0, 2  # of blocks that take longer, only so many
@@ -181,6 +181,10 @@ def _layer(block: Mapping[str, Any], inputs: list[torch.Tensor], grad: torch.Ten
         return _by_hand(layer, inputs, weights, pads, grad, into, block["input_gradient"])
     if layer.kind == NORM:
         return _norm(layer, inputs[0], weights, grad, into, block["shared"])
+    if layer.kind == POINTWISE and layer.settings["function"] == "relu":  # nearly always over what it reads
+        return lambda: torch.relu_(inputs[0]), lambda y: kernels.relu_gradient(grad, y)
+    if layer.kind == ADD:
+        return lambda: inputs[0].add_(inputs[1]), lambda _: None
     if layer.kind == POINTWISE and layer.settings["function"] == "dropout":
         return _by_autograd(inputs, lambda xs: _dropped(xs[0], layer.settings["p"], block["busy"]), grad)
     return _by_autograd(inputs, lambda xs: kernels.forward(layer, xs, weights, pads), grad)
@@ -200,9 +204,8 @@ def _by_hand(
         kernels.forward(layer, inputs, weights, pads)
 
     def backward(_: None) -> None:
-        if input_gradient:
-            kernels.input_gradient(layer, grad, inputs[0], weights, pads)
-        kernels.weight_gradients(layer, grad, inputs[0], weights, pads, into)
+        compute = kernels.gradients if input_gradient else kernels.weight_gradients
+        compute(layer, grad, inputs[0], weights, pads, into)
 
     return forward, backward
 
@@ -232,16 +235,17 @@ def _norm(
     if not shared:
         return (
             lambda: normalisation.forward_alone(x, weights, eps)[1],
-            lambda saved: normalisation.backward_alone(saved, grad, into),
+            lambda saved: normalisation.backward_alone(saved, grad, weights, into),
         )
 
     def backward(saved: Any) -> None:
-        sums = normalisation.back_sums(saved, grad)
-        normalisation.backward_shared(saved, grad, sums, count, weights, into)
+        found, sums = normalisation.back_sums(saved, grad, weights)
+        normalisation.backward_shared(saved, found, sums, count, weights, into)
 
     def forward() -> Any:
-        mean_c = normalisation.sums(x) / count
-        variance_c = normalisation.squares(x, mean_c) / count
+        own = normalisation.statistics(x)
+        mean_c = normalisation.mean_part(x, own[0], count)
+        variance_c = normalisation.variance_part(x, own, mean_c, count)
         return normalisation.forward_shared(x, mean_c, variance_c, weights, eps)[1]
 
     return forward, backward

@@ -18,7 +18,7 @@ from implementations.cluster.communicator import Communicator, Handle
 from implementations.cluster.exchange import Exchange, Received
 from implementations.layerwise import algebra, kernels, normalisation
 from implementations.layerwise.algebra import Box
-from implementations.layerwise.graph import FLATTEN, NORM, POINTWISE
+from implementations.layerwise.graph import ADD, FLATTEN, NORM, POINTWISE, Layer
 from implementations.layerwise.plan import Edge, Plan, Stage
 from implementations.seeds import torch_stream
 
@@ -133,6 +133,11 @@ class Grads:
         owned, parts = self._owned[device], self._parts.get(device, [])
         if len(parts) == 1 and parts[0][0] == owned:
             return parts[0][1]
+        if parts and all(box == owned for box, _ in parts):
+            whole = parts[0][1] + parts[1][1]
+            for _, piece in parts[2:]:
+                whole += piece
+            return whole
         whole = torch.zeros(algebra.shape(owned), **self._kind)
         for box, piece in parts:
             whole[algebra.relative(box, owned)] += piece
@@ -168,6 +173,14 @@ class Executor:
             name: [self._transfers[reader] for reader in readers]
             for name, readers in plan.graph.readers.items()
         }
+        self._overwritable = {
+            (edge.reader, edge.place)
+            for stage in plan.stages
+            for edge in stage.edges
+            if plan.graph[edge.source].kind in kernels.FORGETFUL
+            and len(plan.graph.readers[edge.source]) == 1
+            and edge.read == owned[edge.source]
+        }
         self._groups = {stage.layer.name: self._split(stage) for stage in plan.stages}
         self._slices = [self._layer_slices(device) for device in comm.hosted]
 
@@ -197,6 +210,10 @@ class Executor:
             for device in group:
                 colors[device] = part
         return self._comm.split(colors)
+
+    def overwritable(self, stage: Stage, place: int) -> bool:
+        """Whether a layer may write over its ``place``-th input: on each device the very block, read by it alone."""
+        return (stage.layer.name, place) in self._overwritable
 
     # A pass
 
@@ -284,14 +301,28 @@ class _Pass:
         outputs = {}
         for device, inputs in read.items():
             if layer.kind in kernels.BY_HAND:
-                weights = self._of._weights[self._row[device]][layer.name]
+                weights = self._parameters(stage, device)
                 pads = stage.pads[device] if stage.pads else ()
-                with torch.no_grad():
-                    outputs[device] = kernels.forward(layer, inputs, weights, pads)
+                outputs[device] = kernels.forward(layer, inputs, weights, pads)
                 kept[device] = (inputs, pads)
+            elif _is_relu(layer):
+                over = self._of.overwritable(stage, 0)
+                outputs[device] = kept[device] = torch.relu_(inputs[0]) if over else torch.relu(inputs[0])
+            elif layer.kind == ADD:
+                outputs[device], kept[device] = self._added(stage, inputs), None
             else:
                 outputs[device] = self._by_autograd(stage, device, inputs)
         return outputs
+
+    def _added(self, stage: Stage, inputs: list[torch.Tensor]) -> torch.Tensor:
+        """The sum, in the memory of an input that nobody else needs."""
+        places = range(len(inputs))
+        first = next((place for place in places if self._of.overwritable(stage, place)), None)
+        rest = [inputs[place] for place in places if place != (first or 0)]
+        total = inputs[first].add_(rest[0]) if first is not None else inputs[0] + rest[0]
+        for other in rest[1:]:
+            total += other
+        return total
 
     def _by_autograd(self, stage: Stage, device: int, inputs: list[torch.Tensor]) -> torch.Tensor:
         layer = stage.layer
@@ -325,9 +356,13 @@ class _Pass:
                 outputs[device], kept[device] = normalisation.forward_alone(x, weights[device], eps)
             return outputs
         count = self._count(stage)
-        means = {device: normalisation.sums(x) / count for device, (x,) in read.items()}
+        own = {device: normalisation.statistics(x) for device, (x,) in read.items()}
+        means = {device: normalisation.mean_part(x, own[device][0], count) for device, (x,) in read.items()}
         self._sum_in_groups(stage, means)
-        variances = {device: normalisation.squares(x, means[device]) / count for device, (x,) in read.items()}
+        variances = {
+            device: normalisation.variance_part(x, own[device], means[device], count)
+            for device, (x,) in read.items()
+        }
         self._sum_in_groups(stage, variances)
         for device, (x,) in read.items():
             outputs[device], kept[device] = normalisation.forward_shared(
@@ -340,21 +375,26 @@ class _Pass:
         into = {device: self._gradients(stage, device) for device in grads}
         if not self._of._groups[stage.layer.name]:
             return {
-                device: normalisation.backward_alone(kept[device], grad, into[device])
+                device: normalisation.backward_alone(
+                    kept[device], grad, self._parameters(stage, device), into[device]
+                )
                 for device, grad in grads.items()
             }
-        sums = {device: normalisation.back_sums(kept[device], grad) for device, grad in grads.items()}
+        found, sums = {}, {}
+        for device, grad in grads.items():
+            weights = self._parameters(stage, device)
+            found[device], sums[device] = normalisation.back_sums(kept[device], grad, weights)
         self._sum_in_groups(stage, sums)
         return {
             device: normalisation.backward_shared(
                 kept[device],
-                grad,
+                part,
                 sums[device],
                 self._count(stage),
                 self._parameters(stage, device),
                 into[device],
             )
-            for device, grad in grads.items()
+            for device, part in found.items()
         }
 
     def _parameters(self, stage: Stage, device: int) -> Mapping[str, torch.Tensor]:
@@ -403,6 +443,14 @@ class _Pass:
             self._return(stage, [self._normalise_back(stage, grads)])
         elif stage.layer.kind in kernels.BY_HAND:
             self._backward_by_hand(stage, grads)
+        elif _is_relu(stage.layer):
+            outputs = self._kept.pop(stage.layer.name)
+            self._return(
+                stage, [{device: kernels.relu_gradient(grads[device], y) for device, y in outputs.items()}]
+            )
+        elif stage.layer.kind == ADD:
+            self._kept.pop(stage.layer.name)
+            self._return(stage, [grads] * len(stage.edges))
         else:
             found = {
                 device: torch.autograd.grad(y, xs, grads[device], materialize_grads=True)
@@ -413,7 +461,9 @@ class _Pass:
 
     def _backward_by_hand(self, stage: Stage, grads: dict[int, torch.Tensor]) -> None:
         layer, kept = stage.layer, self._kept.pop(stage.layer.name)
-        if stage.edges[0].gradient:
+        (edge,) = stage.edges
+        together = edge.gradient and not edge.far()  # nothing to send: the kernel of both is faster
+        if edge.gradient and not together:
             back = {
                 device: kernels.input_gradient(
                     layer, grads[device], xs[0], self._parameters(stage, device), pads
@@ -421,8 +471,9 @@ class _Pass:
                 for device, (xs, pads) in kept.items()
             }
             self._return(stage, [back])
-        for device, (xs, pads) in kept.items():
-            kernels.weight_gradients(
+        compute = kernels.gradients if together else kernels.weight_gradients
+        found = {
+            device: compute(
                 layer,
                 grads[device],
                 xs[0],
@@ -430,6 +481,14 @@ class _Pass:
                 pads,
                 self._gradients(stage, device),
             )
+            for device, (xs, pads) in kept.items()
+        }
+        if together:
+            self._return(stage, [found])
         for group in self._of._groups[layer.name].values():
             parts = [self._of._flat_grad[row][self._of._slices[row][layer.name]] for row in group.rows]
             self._handles.append(group.iallreduce_(parts, "sum"))
+
+
+def _is_relu(layer: Layer) -> bool:
+    return layer.kind == POINTWISE and layer.settings["function"] == "relu"
