@@ -104,8 +104,8 @@ def _normal(name: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    path = PureWindowsPath(name)  # knows both slashes, and drives
-    if path.anchor or ".." in path.parts:
+    _check_anchor(name)
+    if ".." in PureWindowsPath(name).parts:
         raise _Outside(repr(name))
 
 
@@ -114,14 +114,33 @@ def _untar(archive: Path, into: Path, wanted: set[str] | None) -> list[Path]:
     with tarfile.open(archive) as tar:
         for member in tar:
             _check_name(member.name)
-            try:
-                tarfile.data_filter(member, str(into))
-            except tarfile.FilterError as error:
-                raise _Outside(repr(member.name)) from error
+            _check_link(member)
             if member.isreg() and (wanted is None or _normal(member.name) in wanted):
-                tar.extract(member, into, filter="data")
-                unpacked.append(into / _normal(member.name))
+                target = into / _normal(member.name)
+                os.makedirs(target.parent, exist_ok=True)
+                with tar.extractfile(member) as source, open(target, "wb") as sink:
+                    shutil.copyfileobj(source, sink)
+                unpacked.append(target)
     return unpacked
+
+
+def _check_link(member: tarfile.TarInfo) -> None:
+    """Refuse links that lead out of the folder, and devices. Not every Python 3.11 has tarfile's own filters."""
+    if member.isdev():
+        raise _Outside(repr(member.name))
+    if member.issym() or member.islnk():
+        _check_anchor(member.linkname)
+        start = PurePosixPath(member.name).parent if member.issym() else PurePosixPath()
+        depth = 0
+        for part in (start / member.linkname).parts:
+            depth += -1 if part == ".." else part != "."
+            if depth < 0:
+                raise _Outside(repr(member.name))
+
+
+def _check_anchor(name: str) -> None:
+    if PureWindowsPath(name).anchor:  # knows both slashes, and drives
+        raise _Outside(repr(name))
 
 
 def _unzip(archive: Path, into: Path, wanted: set[str] | None) -> list[Path]:

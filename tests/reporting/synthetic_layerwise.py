@@ -239,7 +239,7 @@ def searches() -> pd.DataFrame:
     for model, nodes in sizes.items():
         for workers, configurations in ((2, 5), (4, 15), (8, 35), (16, 70)):
             base = {"model": model, "workers": workers, "layers": nodes + 30, "nodes": nodes, "edges": nodes + 8,
-                    "configurations": configurations, "tables_s": 1e-3 * nodes * workers, "time_limit_s": 10.0,
+                    "configurations": configurations, "tables_s": 1e-3 * nodes * workers, "time_limit_s": 60.0,
                     "cluster": "p100-nvlink", "experiments": ["layerwise_search/table3"],
                     "cost_s": 0.1 * nodes / workers}  # fmt: skip
             found = {"algorithm": "elimination", "search_s": 1e-8 * nodes * configurations**3, "finished": True,
@@ -248,7 +248,7 @@ def searches() -> pd.DataFrame:
             if workers == 4:
                 ended = model == "lenet5"
                 for algorithm in ("depth_first", "branch_and_bound"):
-                    rows.append(base | {"algorithm": algorithm, "search_s": 1.5 if ended else 10.0, "finished": ended,
+                    rows.append(base | {"algorithm": algorithm, "search_s": 1.5 if ended else 60.0, "finished": ended,
                                         "cost_s": base["cost_s"] * (1 if ended else 1.1), "repeat": 0})  # fmt: skip
     return as_searches(pd.DataFrame(rows))
 
@@ -288,7 +288,7 @@ def records() -> list[dict[str, Any]]:
         for variant in ("single", "data", "model", "owt", "layerwise"):
             workers = 1 if variant == "single" else 4
             found.append(record(model=model, dataset=dataset, variant=variant, workers=workers,
-                                experiments=[f"layerwise_accuracy/{model}"]))  # fmt: skip
+                                experiments=[f"layerwise_accuracy/{model}", "layerwise_accuracy/trained"]))  # fmt: skip
     for model in ("lenet5", "alexnet_small"):
         for workers in (1, 2, 4):
             for variant in strategies(workers):

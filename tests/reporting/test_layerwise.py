@@ -168,7 +168,7 @@ def test_searches_of_several_repeats_are_one_row(published):
     row = of(table, model="vgg16", workers=4, algorithm="elimination").iloc[0]
     assert row["n"] == 3 and row["remaining"] == 2 and row["published_s"] == 0.1
     cut = of(table, model="vgg16", algorithm="depth_first").iloc[0]
-    assert not cut["finished"] and cut["search_s"] == cut["time_limit_s"] == 10
+    assert not cut["finished"] and cut["search_s"] == cut["time_limit_s"] == 60
 
 
 def test_predictions_join_measured_steps_with_their_plans(runs, plans):

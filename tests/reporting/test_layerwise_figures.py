@@ -114,7 +114,7 @@ def test_axes_have_units(every):
 def test_searches_that_were_cut_off_are_marked(every):
     marks = [line for line in every["layerwise_search"].figure.axes[0].lines if line.get_marker() == "^"]
     assert len(marks) == 2 * 4  # two algorithms on all networks but the smallest
-    assert "cut off after 10 s" in every["layerwise_search"].caption
+    assert "cut off after 60 s" in every["layerwise_search"].caption
 
 
 def test_a_chain_has_a_box_for_each_layer(every):
