@@ -183,9 +183,6 @@ rule run:
 
 # Right after the calibration that they are held against: a shared machine drifts.
 use rule run as run_measured with:
-    input:
-        prepared=lambda w: pipeline.prepared(w.batch),
-        plans=lambda w: ancient(pipeline.plans_of(w.batch)),
     wildcard_constraints:
         batch=r".+_measured_.+",
     priority: 5

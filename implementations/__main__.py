@@ -95,6 +95,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     settings = _settings(args)
 
     def step() -> None:
+        if args.outcome is not None:
+            args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
         shapes = shapes_of(settings.points)
         print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
 
@@ -103,7 +105,6 @@ def _calibrate(args: argparse.Namespace) -> int:
         return 0
     from implementations.workflow import leave_outcome
 
-    args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
     return leave_outcome(args.outcome, args.out, step)
 
 

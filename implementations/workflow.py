@@ -119,12 +119,6 @@ class Pipeline:
         """How the preparation of the batch's data ended."""
         return prepared(self.batch(batch_id)[1].dataset)
 
-    def plans_of(self, batch_id: str) -> list[str]:
-        """The plans, where the batch runs some of them: what they rest on is measured with them."""
-        planned = {point.run_id for point in self._planned}
-        runs_some = any(point.run_id in planned for point in self.batch(batch_id)[2])
-        return ["results/plans.parquet"] if runs_some else []
-
     def threads(self, batch_id: str) -> int:
         """Cores to hold: all of them when timings are taken, so that nothing else runs beside it."""
         _, batch, _ = self.batch(batch_id)
