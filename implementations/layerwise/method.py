@@ -24,8 +24,8 @@ def volume(plan: Plan) -> Volume:
     from implementations.layerwise import traffic
 
     steps, layout = plan.epochs * plan.steps_per_epoch, plan.layout
-    counted = traffic.paper_bytes(layout.graph, layout.strategy, layout.batch)
-    return Volume(0, steps * sum(layout.sent_bytes()), steps * counted.total)
+    counted = traffic.paper_bytes_of(layout).total
+    return Volume(0, steps * sum(layout.sent_bytes()), steps * counted)
 
 
 def holding(**parts: Any) -> Holding:

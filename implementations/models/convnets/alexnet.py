@@ -5,6 +5,8 @@ Krizhevsky's "one weird trick" (arXiv:1404.5997) has one tower of 64, 192, 384, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from implementations.models.convnets.parts import Chain, Image, scaled, side_after
@@ -22,25 +24,13 @@ def alexnet(
     and Aiken 2018, figure 8) implies: 74,732,328 parameters.
     """
     padded = fc_input == FC_INPUTS[1]
-    c1, c2, c3, c4, c5 = scaled(width, 64, 192, 384, 256, 256)
+    channels = scaled(width, 64, 192, 384, 256, 256)
     (hidden,) = scaled(width, 4096)
-    pool = {"kernel_size": 3, "stride": 2, "padding": int(padded)}
-    features = nn.Sequential(
-        nn.Conv2d(image[0], c1, 11, stride=4, padding=4 if padded else 2),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(**pool),
-        nn.Conv2d(c1, c2, 5, padding=2),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(**pool),
-        nn.Conv2d(c2, c3, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(c3, c4, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(c4, c5, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(**pool),
+    first = nn.Conv2d(image[0], channels[0], 11, stride=4, padding=4 if padded else 2)
+    features = _features(first, channels, int(padded))
+    return Chain(
+        features, _classifier(channels[-1] * side_after(features, image) ** 2, hidden, classes, dropout)
     )
-    return Chain(features, _classifier(c5 * side_after(features, image) ** 2, hidden, classes, dropout))
 
 
 def alexnet_small(image: Image, classes: int, *, width: float = 1, dropout: float = 0) -> nn.Module:
@@ -48,11 +38,20 @@ def alexnet_small(image: Image, classes: int, *, width: float = 1, dropout: floa
 
     About a tenth of AlexNet's operations. Pooling halves the map three times: 32, 16, 8, 4 (28, 14, 7, 4).
     """
-    c1, c2, c3, c4, c5 = scaled(width, 32, 96, 192, 128, 128)
+    channels = scaled(width, 32, 96, 192, 128, 128)
     (hidden,) = scaled(width, 1024)
-    pool = {"kernel_size": 3, "stride": 2, "padding": 1}
-    features = nn.Sequential(
-        nn.Conv2d(image[0], c1, 5, padding=2),
+    features = _features(nn.Conv2d(image[0], channels[0], 5, padding=2), channels, 1)
+    return Chain(
+        features, _classifier(channels[-1] * side_after(features, image) ** 2, hidden, classes, dropout)
+    )
+
+
+def _features(first: nn.Conv2d, channels: Sequence[int], pool_padding: int) -> nn.Sequential:
+    """The convolutions behind ``first``, of so many ``channels`` each, with their rectifiers and poolings."""
+    pool = {"kernel_size": 3, "stride": 2, "padding": pool_padding}
+    c1, c2, c3, c4, c5 = channels
+    return nn.Sequential(
+        first,
         nn.ReLU(inplace=True),
         nn.MaxPool2d(**pool),
         nn.Conv2d(c1, c2, 5, padding=2),
@@ -66,7 +65,6 @@ def alexnet_small(image: Image, classes: int, *, width: float = 1, dropout: floa
         nn.ReLU(inplace=True),
         nn.MaxPool2d(**pool),
     )
-    return Chain(features, _classifier(c5 * side_after(features, image) ** 2, hidden, classes, dropout))
 
 
 def _classifier(inputs: int, hidden: int, classes: int, dropout: float) -> nn.Sequential:
