@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -27,6 +28,8 @@ def hold_on() -> None:
     def watch() -> None:
         while psutil.pid_exists(int(pid)):
             time.sleep(WATCH_S)
-        os._exit(1)
+        # A killed rank makes its MPI launcher end the others, also those that wait in MPI_Init, which holds Python's
+        # lock so that their own watch never wakes; a rank that exits with a code before MPI_Init leaves them waiting.
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()

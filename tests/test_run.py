@@ -14,6 +14,7 @@ from rich.console import Console
 from training_runs import point_of
 
 from implementations import record
+from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.progress import Bar
 from implementations.run import Job, run_points
 from implementations.worker import started_path
@@ -149,6 +150,24 @@ def test_a_killed_launcher_leaves_no_process(job):
     launcher.wait()
     _, alive = psutil.wait_procs(workers, timeout=15)
     assert alive == []
+
+
+def test_a_rank_that_waits_in_mpi_init_ends_with_the_launcher(job):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    rank = (
+        "import os, socket, time\n"
+        "from implementations import lifeline\n"
+        "rank = int(os.environ['PMI_RANK'])\n"
+        f"os.environ[lifeline.VARIABLE] = f'{{socket.gethostname()}}:{{[{gone.pid}, {os.getpid()}][rank]}}'\n"
+        "if rank == 0: time.sleep(2)\n"  # the other is in MPI_Init by then
+        "else: from mpi4py import MPI\n"
+        "lifeline.hold_on()\n"
+        "time.sleep(60)\n"
+    )
+    command = [*mpi_command(2, job.launcher), sys.executable, "-c", rank]
+    ended = subprocess.run(command, env=rank_environment(1), capture_output=True, timeout=30, check=False)
+    assert ended.returncode == signal.SIGKILL
 
 
 def test_an_interrupted_launcher_ends_its_workers_at_once(job):
