@@ -31,7 +31,8 @@ pipeline = Pipeline(workflow)
 
 TABLES = (
     "speedup time_split accuracy wer volume targets times crossings width memory plans search prediction plan"
-    " degrees equivalence exactness tuning validation fitted loss runs failures"
+    " degrees equivalence exactness spark_exactness spark_speedup spark_executions spark_memory spark_async"
+    " tuning validation fitted loss runs failures"
 ).split()
 
 
@@ -56,6 +57,7 @@ localrules:
     tables,
     figures,
     page,
+    projections,
 
 
 wildcard_constraints:
@@ -209,6 +211,24 @@ rule plans:
         "python -m implementations plans {params.points} --out {output.plans} 2>&1 | tee {log}"
 
 
+# The cost model of training on Spark, at sizes and on machines that nothing is trained on.
+rule projections:
+    input:
+        calibration=CALIBRATION_OUTCOME,
+        clusters=lambda w: pipeline.clusters(),
+        cards=lambda w: pipeline.spark_cards(),
+        code=code("sparkprojections"),
+    output:
+        "results/spark.parquet",
+    log:
+        "results/logs/spark.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+        covers=lambda w: pipeline.projected,
+    shell:
+        "python -m implementations spark {params.points} --out {output} 2>&1 | tee {log}"
+
+
 rule exactness:
     input:
         code=code("exactness"),
@@ -216,6 +236,7 @@ rule exactness:
         "results/exactness.parquet",
     log:
         "results/logs/exactness.log",
+    threads: lambda w: workflow.cores  # a Spark session is among it
     params:
         points=lambda w: pipeline.points_arguments,
     shell:
@@ -260,6 +281,8 @@ rule claims:
         timings="results/timings.parquet",
         plans="results/plans.parquet",
         searches="results/search.parquet",
+        projections="results/spark.parquet",
+        exactness="results/exactness.parquet",
         claims=files(
             "config/claims/*",
             "config/published/*",
@@ -286,6 +309,7 @@ rule tables:
         timings="results/timings.parquet",
         plans="results/plans.parquet",
         searches="results/search.parquet",
+        projections="results/spark.parquet",
         exactness="results/exactness.parquet",
         published=files("config/published/*"),
         clusters=files("config/clusters/*"),
@@ -311,6 +335,7 @@ rule figures:
         timings="results/timings.parquet",
         plans="results/plans.parquet",
         searches="results/search.parquet",
+        projections="results/spark.parquet",
         published=files("config/published/*"),
         clusters=files("config/clusters/*"),
         code=code("reporting.figures", "timings"),

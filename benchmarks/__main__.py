@@ -4,6 +4,8 @@
                                                 speedup natural_gradient matmul_peak decoding subnet_step
                                                 subnet_ranks subnet_memory layerwise_alexnet
                                                 layerwise_resnet50 layerwise_vgg16 layerwise_inception_v3
+                                                spark_exchange spark_against_mpi spark_against_distributor
+                                                spark_speedup spark_start_up
 
 About eight minutes in all on two cores, and forty more for the layer-wise ones, which are of the networks at their
 real size and time their layers first; leave the machine alone meanwhile. Rows also go to results/bench.json.
@@ -61,6 +63,11 @@ def layerwise(net: str) -> list[dict[str, Any]]:
     return rows
 
 
+def spark(name: str) -> list[dict[str, Any]]:
+    """Rows of a benchmark of ``benchmarks.spark``, whose session runs two tasks."""
+    return _rows([sys.executable, "-m", "benchmarks.spark", name], rank_environment(1), LONG_LIMIT_S)
+
+
 def _rows(command: list[str], environment: dict[str, str], limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
     done = subprocess.run(
         command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True
@@ -89,6 +96,10 @@ BENCHMARKS = {
     **{
         f"layerwise_{net}": partial(layerwise, net)
         for net in ("alexnet", "resnet50", "vgg16", "inception_v3")
+    },
+    **{
+        f"spark_{name}": partial(spark, name)
+        for name in ("exchange", "against_mpi", "against_distributor", "speedup", "start_up")
     },
 }
 

@@ -91,6 +91,7 @@ def _points(args: argparse.Namespace) -> None:
 def _calibrate(args: argparse.Namespace) -> int:
     """Measure this machine; with ``--outcome`` failures stand there, and the exit code is 0."""
     from implementations.cluster.calibrate import calibrate, shapes_of
+    from implementations.workflow import runs_on_spark
 
     settings = _settings(args)
 
@@ -98,7 +99,8 @@ def _calibrate(args: argparse.Namespace) -> int:
         if args.outcome is not None:
             args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
         shapes = shapes_of(settings.points)
-        print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher))
+        spark = runs_on_spark(settings)
+        print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher, spark=spark))
 
     if args.outcome is None:
         step()
@@ -227,18 +229,25 @@ def _plans(args: argparse.Namespace) -> None:
         write_parquet(frame, path)
 
 
-def _exactness(args: argparse.Namespace) -> None:
-    """Check strategies against one device, as many as the tier says; none where it has no layer-wise points."""
-    import pandas as pd
+def _spark(args: argparse.Namespace) -> None:
+    """Project every point of Spark's method that is not trained, by the cost model."""
+    from implementations import sparkprojections
+    from implementations.reporting.files import write_parquet
 
+    settings = _settings(args)
+    folder = args.configfile.parent / "clusters"
+    made = sparkprojections.make(settings.projected, args.results, folder if folder.is_dir() else None)
+    write_parquet(made, args.out)
+
+
+def _exactness(args: argparse.Namespace) -> None:
+    """Check training that is split against one device, as much as the tier says, where it has such points."""
     from implementations import exactness
     from implementations.reporting.files import write_parquet
 
     settings = _settings(args)
-    scope = exactness.SCOPES.get(settings.tier, exactness.FULL_SCOPE)
-    wanted = any(point.method == "layerwise" for point in (*settings.points, *settings.projected))
-    table = exactness.make(**scope) if wanted else pd.DataFrame(columns=exactness.COLUMNS)
-    write_parquet(table, args.out)
+    methods = {point.method for point in (*settings.points, *settings.projected)}
+    write_parquet(exactness.table(settings.tier, methods), args.out)
 
 
 def _collect(args: argparse.Namespace) -> None:
@@ -284,6 +293,11 @@ def _planned(args: argparse.Namespace) -> dict[str, Path]:
     return {"plans": args.plans, "searches": args.plans.with_name("search.parquet")}
 
 
+def _projections(args: argparse.Namespace) -> Path:
+    """What the cost model of training on Spark says, which lies beside them."""
+    return args.plans.with_name("spark.parquet")
+
+
 def _losses(timings: Any) -> Any:
     """The time model's split of the efficiency that projections of the averaging paper lose."""
     from implementations.timings import loss_split
@@ -295,7 +309,16 @@ def _claims(args: argparse.Namespace) -> None:
     from implementations.reporting import make_claims
 
     tier = _settings(args).tier
-    make_claims(args.runs, args.timings, args.out, utterances=_utterances(args), tier=tier, **_planned(args))
+    make_claims(
+        args.runs,
+        args.timings,
+        args.out,
+        utterances=_utterances(args),
+        tier=tier,
+        projections=_projections(args),
+        exactness=args.plans.with_name("exactness.parquet"),
+        **_planned(args),
+    )
 
 
 def _tables(args: argparse.Namespace) -> None:
@@ -316,6 +339,7 @@ def _tables(args: argparse.Namespace) -> None:
         losses=losses,
         results_dir=args.results,
         exactness=args.plans.with_name("exactness.parquet"),
+        projections=_projections(args),
         **_planned(args),
     )
 
@@ -337,6 +361,7 @@ def _figures(args: argparse.Namespace) -> None:
         tier=tier,
         utterances=errors,
         losses=losses,
+        projections=_projections(args),
         **_planned(args),
     )
     if args.headline:
@@ -370,7 +395,7 @@ def _settings(args: argparse.Namespace) -> Any:
 def _job(args: argparse.Namespace, settings: Any) -> Any:
     from implementations.run import Job
 
-    return Job(args.results, settings.launcher, settings.grace_s)
+    return Job(args.results, settings.launcher, settings.grace_s, settings.spark)
 
 
 def _lies_in_results(parser: argparse.ArgumentParser, **files: str) -> None:
@@ -444,7 +469,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _lies_in_results(plans, out="plans.parquet")
 
-    exactness = verb("exactness", _exactness, "check layer-wise strategies against one device")
+    spark = verb("spark", _spark, "project training on Spark to other machines and sizes, by a cost model")
+    _lies_in_results(spark, out="spark.parquet")
+
+    exactness = verb(
+        "exactness", _exactness, "check layer-wise strategies and Spark's programs against one device"
+    )
     _lies_in_results(exactness, out="exactness.parquet")
 
     collect = verb("collect", _collect, "gather records into one table")

@@ -19,6 +19,7 @@ class Checkpoints:
     def __init__(self, folder: Path, rank: int, barrier: Callable[[], None], tag: str = "") -> None:
         """``barrier`` waits for all processes of the run; ``tag`` names code and data: another tag's state is void."""
         self._folder, self._rank, self._barrier, self._tag = folder, rank, barrier, tag
+        self.written_bytes = 0  # by this process
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Collective. Write ``state`` (tensors and plain values); an older checkpoint stays valid until all wrote."""
@@ -26,6 +27,7 @@ class Checkpoints:
         path = self._file(step)
         temporary = path.with_suffix(".partial")
         torch.save(state, temporary)
+        self.written_bytes += temporary.stat().st_size
         temporary.replace(path)
         self._barrier()
         if self._rank == 0:

@@ -11,31 +11,38 @@ from implementations import registry
 from implementations.models import BUILDERS
 
 _PACKAGE = Path(__file__).parent
+_SESSIONS = "implementations.cluster.spark"
+# What joins the workers of a run, by what starts them, or by evidence where nothing does.
 _COMMUNICATORS = {
-    "measured": "implementations.cluster.mpi",
-    "simulated": "implementations.cluster.simulated",
+    "mpi": ["implementations.cluster.mpi"],
+    "spark": ["implementations.cluster.distributed", "implementations.cluster.spark.stage"],
+    "simulated": ["implementations.cluster.simulated"],
 }
 
 
 def code_hash(method: str, evidence: str, model: str = "fc") -> str:
     """Hash of every module of this package that a run of ``method`` on ``model`` imports, directly or not."""
     roots = ["implementations.harness", registry.MODULES[method], BUILDERS[model]["module"]]
-    if evidence in _COMMUNICATORS:
-        roots.append(_COMMUNICATORS[evidence])
+    joined_by = registry.get(method).runs_on if evidence == "measured" else evidence
+    roots += _COMMUNICATORS.get(joined_by, [])
     digest = hashlib.sha256()
-    for module in sorted(closure(roots)):
+    # Methods may name the session that measured points run in; no other run loads it.
+    for module in sorted(closure(roots, without="" if joined_by == "spark" else _SESSIONS)):
         digest.update(module.encode())
         digest.update(normalised(_path(module)).encode())
     return digest.hexdigest()[:16]
 
 
-def closure(roots: list[str]) -> set[str]:
-    """The modules of this package reached from ``roots`` by import statements, those for type checking aside."""
+def closure(roots: list[str], without: str = "") -> set[str]:
+    """The modules of this package reached from ``roots`` by import statements, those for type checking aside.
+
+    ``without``: a package that is left out.
+    """
     seen: set[str] = set()
     todo = list(roots)
     while todo:
         module = todo.pop()
-        if module not in seen:
+        if module not in seen and not (without and f"{module}.".startswith(f"{without}.")):
             seen.add(module)
             todo += imports(_path(module))
     return seen

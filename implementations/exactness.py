@@ -1,12 +1,13 @@
-"""results/exactness.parquet: how many strategies were checked against one device, on which networks, and how exactly.
+"""results/exactness.parquet: how exactly training that is split does what one device does, by torch alone.
 
-Each network is small, of a few samples, and trained for one step by torch alone and under strategies: every
-configuration followed by all layers as far as they can, and mixtures drawn at random.
+Layer-wise: each network is small, of a few samples, and trained for one step by torch alone and under strategies: every
+configuration followed by all layers as far as they can, and mixtures drawn at random. Spark: layers cut over workers,
+twenty steps, by each execution's exchanges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from implementations import exactness_spark
 from implementations.layerwise import tracing
 from implementations.layerwise.equivalence import Reference, random_strategy, uniform_strategies
 from implementations.layerwise.graph import Strategy
@@ -41,6 +43,19 @@ COLUMNS = [
     "model", "precision", "devices", "layers", "strategies", "configurations", "worst_error", "torch_error",
     "bytes_as_predicted",
 ]  # fmt: skip
+
+
+def table(tier: str, methods: Collection[str]) -> pd.DataFrame:
+    """The rows of those of the two methods that are among ``methods``, as many as the tier says."""
+    torch.set_num_threads(1)  # tensors are tiny: threads would only wait for each other
+    parts = [pd.DataFrame(columns=list(dict.fromkeys([*exactness_spark.COLUMNS, *COLUMNS])))]
+    if "layerwise" in methods:
+        parts.append(make(**SCOPES.get(tier, FULL_SCOPE)).assign(paper="layerwise", evidence="simulated"))
+    if "spark" in methods:
+        scope = exactness_spark.SCOPES.get(tier, exactness_spark.FULL_SCOPE)
+        parts.append(exactness_spark.make(**scope))
+    rows = [row for part in parts for row in part.to_dict("records")]
+    return pd.DataFrame(rows, columns=parts[0].columns)
 
 
 def make(mixtures: int, deep: bool = False, devices: tuple[int, ...] = (2, 3, 4, 8)) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import functools
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from implementations.cluster.ledger import Ledger
 from implementations.data import loading
 from implementations.data.dataset import Samples, Scored
 from implementations.data.ranking import KS
-from implementations.data.shards import Order
 from implementations.errors import Diverged, OverMemory, UserError
 from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.models.worker_model import WorkerModel
@@ -37,7 +36,7 @@ from implementations.point import Point
 from implementations.seeds import derive, torch_stream
 from implementations.speech import wer
 from implementations.target import at_target, crossing
-from implementations.training import Shards, Training
+from implementations.training import Shards, Training, order_of
 
 # Between two pulses a run neither looks at the wall clock nor agrees on anything: that would cost a message a step.
 PULSE_S = 1.0
@@ -114,17 +113,7 @@ class Run:
             wanted *= point.workers
         self.dataset = loading.load(point.dataset, results, data_size=wanted)
         self.data_size = self.dataset.sizes["train"]
-        order = Order(
-            self.data_size,
-            point.workers,
-            point.minibatch,
-            point.sharding,
-            point.seed,
-            groups=self.dataset.groups("train") if point.sharding == "balanced" else None,
-            labels=self.dataset.labels("train") if point.sharding == "skewed" else None,
-            skew=point.skew,
-            passes=point.passes,
-        )
+        order = order_of(point, self.dataset)
         if order.steps_per_epoch == 0:
             raise UserError(
                 f"minibatch {point.minibatch}: each of {point.workers} workers has only {order.per_worker} "
@@ -138,7 +127,7 @@ class Run:
                 holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger()), results),
                 self.data_size,
             )
-        shards = Shards(self.dataset, order, self.comm.hosted)
+        shards = Shards(self.dataset, order, self.method.reads(point, settings, self.comm.hosted))
         self._order = order
         # The first optimiser of a process has torch load a good deal: neither the clock's nor the network's.
         torch.optim.SGD([torch.zeros(1)])
@@ -157,6 +146,7 @@ class Run:
         self.train_loss = math.nan
         self.curve: list[dict[str, Any]] = []
         self.resumed = False
+        self._saved = 0  # the step of the last checkpoint
         self._valid = self._share("valid")
         self._reference: Samples | None = None
         self._unsynced = False  # whether the model evaluated last is worker 0's alone
@@ -192,9 +182,10 @@ class Run:
     def resume(self) -> None:
         """Take up the last checkpoint, if there is one."""
         state = self.checkpoints.load()
-        have = self.comm.control_sum(np.array([float(state is not None)]))[0]
-        processes = self.comm.control_sum(np.ones(1))[0]
-        if state is None or have < processes:
+        # a process of an attempt that was cut off may have moved the marker while the others read it
+        step = -1 if state is None else state["step"]
+        last, first = self.comm.control_max(np.array([step, -step]))
+        if state is None or last != -first:
             return
         self.step, self.resumed = state["step"], True
         self.training.restore(state["training"], self.step)
@@ -202,6 +193,7 @@ class Run:
         self.ledger.restore(state["ledger"])
         self.loss_sum, self.train_loss = state["loss_sum"], state["train_loss"]
         self.curve = state["curve"]
+        self.checkpoints.written_bytes = state["written_bytes"]
 
     def warm_up(self) -> None:
         """Touch the buffers and the math library's set-up; changes no weight, and draws nothing."""
@@ -232,8 +224,12 @@ class Run:
 
     def train(self, report_progress: ReportProgress) -> None:
         """Run the method to its end. Raises Diverged when the loss is no longer finite."""
+        # closed at once also where an error ends the run: a method may hold threads and sockets
+        with closing(self.method.train(self.training)) as progress_of:
+            self._follow(progress_of, report_progress)
+
+    def _follow(self, progress_of: Generator[registry.Progress], report_progress: ReportProgress) -> None:
         clock, steps_per_epoch = self.clock, self.training.plan.steps_per_epoch
-        progress_of = self.method.train(self.training)
         pulse_steps, next_pulse, saved_at = 1, self.step + 1, clock.training_s
         while True:
             with clock("compute"):
@@ -267,6 +263,10 @@ class Run:
                     if elapsed - saved_at >= self.point.checkpoint_s and self.step < self.total_steps:
                         saved_at = elapsed
                         self.save()
+            every = self.point.checkpoint_steps
+            if every and self.step % every == 0 and self.step < self.total_steps and self._saved < self.step:
+                with clock("other"):
+                    self.save()
 
     def _check_finite(self, loss: float) -> None:
         """``loss`` is one that all processes have agreed on, so all of them stop or none."""
@@ -280,6 +280,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint."""
+        self._saved = self.step
         self.checkpoints.save(
             self.step,
             {
@@ -290,6 +291,7 @@ class Run:
                 "loss_sum": self.loss_sum,
                 "train_loss": self.train_loss,
                 "curve": self.curve,
+                "written_bytes": self.checkpoints.written_bytes,
             },
         )
 
@@ -303,6 +305,7 @@ class Run:
         own_p = self.net.theta_wp[0] if self._unsynced else None
         with self._model_of_worker_0(own_p):
             accuracy, loss = self._score(self._valid)
+            gradient_norm = self._gradient_norm() if self.point.gradient_norms else math.nan
         self.curve.append(
             {
                 "step": self.step,
@@ -314,6 +317,7 @@ class Run:
                 "valid_loss": loss,
                 "sent_bytes_total": self.ledger.sent_bytes_total,
                 "payload_bytes": self.ledger.payload_bytes,
+                "gradient_norm": gradient_norm,
                 "drift": math.nan if self.training.drift is None else self.training.drift,
                 "accepted": True,  # whether the weights were kept; a schedule may undo an epoch
             }
@@ -337,6 +341,17 @@ class Run:
         """Accuracy and mean loss of the model, each process doing its share of the samples."""
         (correct, loss), count = self._summed(samples, lambda net, x, y: net.evaluate(x, y), 2)
         return correct / count, loss / count
+
+    def _gradient_norm(self) -> float:
+        """Norm of the gradient of the model's mean loss over the first training samples; worker 0's process has it."""
+        norm = 0.0
+        with self.holding.whole() as net:
+            if net is not None and self.rank == 0:
+                samples = self.dataset.samples("train", np.arange(min(REFERENCE_SAMPLES, self.data_size)))
+                x_bi, y_b = samples.take(torch.arange(len(samples)))
+                net.loss_and_grad(x_bi.unsqueeze(0), y_b.unsqueeze(0))
+                norm = float(net.grad_wp.norm())
+        return float(self.comm.control_sum(np.array([norm]))[0])
 
     def _summed(
         self,
@@ -449,6 +464,10 @@ class Run:
             "valid_accuracy": kept["valid_accuracy"],
             "valid_loss": kept["valid_loss"],
             "data_hash": self.dataset.data_hash,
+            **self.training.notes,
+            "checkpoint_bytes": int(self.comm.control_sum(np.array([self.checkpoints.written_bytes]))[0])
+            + self.training.notes.get("checkpoint_bytes", 0),
+            "gradient_norm": self.curve[-1]["gradient_norm"],
             "host_wall_s": float(wall_s),
         }
         if self.point.evidence == "measured":

@@ -39,8 +39,8 @@ class Holding(ABC):
     tag = ""  # of a checkpoint: state that was saved under another one is void
 
     def state_bytes(self, point: Point) -> int:
-        """Bytes of a worker's state by its sizes: weights, gradients, momentum, and what it stores for others."""
-        slots = 3 if point.recipe.get("momentum") else 2
+        """Bytes of a worker's state by its sizes: weights, gradients, momentum, RMSprop's squares, what it stores."""
+        slots = 2 + bool(point.recipe.get("momentum")) + (point.optimizer == "rmsprop")
         return self.net.params_per_worker * self.net.theta_wp.itemsize * slots + self.server_bytes
 
     @abstractmethod

@@ -1,17 +1,29 @@
-"""A process that a run started ends when the one that started it is gone, so that a kill leaves nothing behind."""
+"""A process that a run started ends when the one that started it is gone, so that a kill leaves nothing behind.
+
+python -m implementations.lifeline FOLDER      what ``Guard`` starts: ends its charges when its standard input closes
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
 VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid" of the process that started this one
 WATCH_S = 1.0
+END_POLL_S = 0.02
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def mark() -> dict[str, str]:
@@ -33,3 +45,96 @@ def hold_on() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+class Guard:
+    """Programs that cannot watch for themselves, such as Java's, and the folder they use.
+
+    A process beside this one starts them. When ``close`` is called, or this process ends in whatever way, they and
+    their descendants are killed, and the folder is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: exists, and is the guard's to remove."""
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "implementations.lifeline", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": paths},
+            text=True,
+            start_new_session=True,  # an interrupt from the keyboard is not meant for it
+        )
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start a program whose output goes to ``log``."""
+        self._tell({"start": list(command), "environment": dict(environment), "log": str(log)})
+
+    def adopt(self, pid: int) -> None:
+        """Take care of a process that runs already."""
+        self._tell({"adopt": pid})
+
+    def close(self) -> None:
+        """End them all; returns when nothing is left. A second call does nothing."""
+        if self._process.stdin and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, order: dict[str, object]) -> None:
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+
+def _keep_guard(folder: Path) -> None:
+    """Follow the orders on standard input to its end."""
+    charges: list[psutil.Process] = []
+    for line in sys.stdin:
+        order = json.loads(line)
+        with contextlib.suppress(
+            OSError, psutil.NoSuchProcess
+        ):  # whoever gave the order sees that nothing runs
+            if "adopt" in order:
+                charges.append(psutil.Process(order["adopt"]))
+                continue
+            with open(order["log"], "ab") as log:
+                started = subprocess.Popen(
+                    order["start"],
+                    env=order["environment"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            charges.append(psutil.Process(started.pid))
+    end(charges)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def end(processes: Sequence[psutil.Process], limit_s: float = 10.0) -> None:
+    """Kill processes and all below them, and wait for their end; one that has gone, or whose pid is another's, not."""
+    family: dict[int, psutil.Process] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running():
+                family |= {one.pid: one for one in (process, *process.children(recursive=True))}
+    for one in family.values():  # parents before their children, which a parent may replace
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    until = time.monotonic() + limit_s
+    while any(map(_runs, family.values())) and time.monotonic() < until:
+        time.sleep(END_POLL_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that its parent has not asked about yet has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+if __name__ == "__main__":
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # of a whole group: its charges end with the one it guards them for
+    _keep_guard(Path(sys.argv[1]))

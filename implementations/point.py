@@ -15,7 +15,7 @@ _NOT_IDENTITY = ("paper", "experiments", "time_limit_s", "checkpoint_s")
 
 # Fields that came after points had been run. Such a field counts only when it is set to something else than its
 # default, so that the points from before keep their run ids; whoever adds a field adds it here.
-_IDENTITY_WHEN_SET = ("skew", "memory_limit_bytes", "passes")
+_IDENTITY_WHEN_SET = ("skew", "memory_limit_bytes", "passes", "gradient_norms", "checkpoint_steps")
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,12 @@ class Point:
     decode: bool = (
         True  # whether a speech network's words are decoded after training, or its frames counted alone
     )
+    gradient_norms: bool = False  # whether the norm of the gradient is taken at each evaluation
     target_metric: str = "accuracy"
     target_value: float | None = None
     time_limit_s: float = 600.0
     checkpoint_s: float = 30.0
+    checkpoint_steps: int | None = None  # also after every so many steps; asynchronous workers meet there
     experiments: tuple[str, ...] = ()  # "experiment/sweep" names that asked for this point
 
     def identity(self) -> dict[str, Any]:
@@ -93,6 +95,8 @@ class Point:
         """
         if self.optimizer == "ng_sgd":
             return f"ng_sgd/{self.recipe.get('ng_update_period', 1)}:{self.model_label}"
+        if self.optimizer == "rmsprop":
+            return f"rmsprop:{self.model_label}"
         return self.model_label
 
     @property

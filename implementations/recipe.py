@@ -20,10 +20,22 @@ _REDUCTION = Param(
     choices=("mean", "sum"),
 )
 
+_MOMENTUM = Param(float, 0.0, "share of the last move that is kept", minimum=0.0, maximum=0.999)
+
+# rmsprop divides each gradient by the root of a running mean of its squares; a scale common to all gradients, such as
+# that of a sum over the minibatch, cancels, so that it has no reduction.
 OPTIMIZERS: dict[str, dict[str, Param]] = {
-    "sgd": {
-        "reduction": _REDUCTION,
-        "momentum": Param(float, 0.0, "share of the last move that is kept", minimum=0.0, maximum=0.999),
+    "sgd": {"reduction": _REDUCTION, "momentum": _MOMENTUM},
+    "rmsprop": {
+        "rms_decay": Param(
+            float,
+            0.9,
+            "share of the mean square that a step keeps (torch's alpha)",
+            minimum=0.0,
+            maximum=0.9999,
+        ),
+        "rms_epsilon": Param(float, 1e-8, "added to the root of the mean square", minimum=0.0),
+        "momentum": _MOMENTUM,
     },
     "ng_sgd": {
         "reduction": _REDUCTION,
@@ -120,7 +132,7 @@ def check(point: Point) -> list[str]:
             problems.append(f"{name}: got {value!r}; allowed: {known[name].allowed}")
     if point.optimizer == "ng_sgd" and point.model["name"] != "fc":
         problems.append(
-            f"optimizer: got 'ng_sgd' with model {point.model['name']}; allowed: sgd (it is for model fc)"
+            f"optimizer: got 'ng_sgd' with model {point.model['name']}; allowed: sgd | rmsprop (it is for model fc)"
         )
     if point.init != "uniform" and point.model.get("activation") != "sigmoid":
         problems.append(

@@ -17,7 +17,7 @@ from implementations import recipe, registry
 from implementations.errors import UserError
 from implementations.point import Point
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 FINISHED = (
     "ok",
     "diverged",
@@ -27,7 +27,7 @@ FINISHED = (
 # Parameters of methods that are columns.
 METHOD_COLUMNS = (
     "sync_period", "algorithm", "lr_scaling", "mixing", "content",
-    "server", "partition", "redraw", "overlap", "lost_steps",
+    "server", "partition", "redraw", "overlap", "lost_steps", "execution", "cluster", "group_size", "cut", "staleness",
 )  # fmt: skip
 _SCHEMA = Path(__file__).parents[1] / "config/schemas/record.schema.yaml"
 

@@ -25,6 +25,7 @@ MODULES = {
     "averaging": "implementations.averaging.method",
     "ist": "implementations.ist.method",
     "layerwise": "implementations.layerwise.method",
+    "spark": "implementations.spark.method",
 }
 
 
@@ -92,7 +93,8 @@ class Method:
 
     ``holding`` makes what a process holds of the network, where that is not a whole replica a worker, and
     ``worker_model`` describes what a worker trains then (the largest). Times of a method with its ``own_cost_model``
-    are not predicted from traces.
+    are not predicted from traces. ``reads`` tells whose samples a process wants, given the workers that it hosts;
+    ``runs_on`` what starts the workers of measured points: "mpi" or "spark".
     """
 
     name: str
@@ -106,6 +108,10 @@ class Method:
     holding: Callable[..., Holding] | None = None
     worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model
     own_cost_model: bool = False
+    reads: Callable[[Point, dict[str, Any], tuple[int, ...]], tuple[int, ...]] = (
+        lambda point, settings, hosted: hosted
+    )
+    runs_on: str = "mpi"
 
     def worker_point(self, point: Point) -> Point:
         """The point with the model that a worker trains, whose steps are timed."""
@@ -114,6 +120,12 @@ class Method:
     def settings(self, point: Point) -> dict[str, Any]:
         """The point's method parameters with the defaults filled in."""
         return {name: point.method_params.get(name, param.default) for name, param in self.params.items()}
+
+    def session(self, point: Point) -> str | None:
+        """The kind of Spark cluster that a point needs a session on; None where no Spark starts its workers."""
+        if point.evidence != "measured" or self.runs_on != "spark":
+            return None
+        return self.settings(point)["cluster"]
 
     def check(self, point: Point) -> list[str]:
         """Everything about the point that this method cannot run, as lines ``key: got X; allowed: Y``."""
@@ -146,6 +158,10 @@ def method(
     holding: Callable[..., Holding] | None = None,
     worker_model: Callable[[Point], dict[str, Any]] = lambda point: point.model,
     own_cost_model: bool = False,
+    reads: Callable[
+        [Point, dict[str, Any], tuple[int, ...]], tuple[int, ...]
+    ] = lambda point, settings, hosted: hosted,
+    runs_on: str = "mpi",
 ) -> Callable[[Callable[[Training], Iterator[Progress]]], Callable[[Training], Iterator[Progress]]]:
     """Register the decorated training function as the method ``name``."""
 
@@ -162,6 +178,8 @@ def method(
             holding,
             worker_model,
             own_cost_model,
+            reads,
+            runs_on,
         )
         return train
 

@@ -15,13 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from implementations import lifeline, record
+from implementations import lifeline, record, registry
 from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.codehash import code_hash
 from implementations.data.summary import find_fault, read_summary
@@ -31,6 +31,7 @@ from implementations.progress import Bar
 from implementations.worker import failure_path, started_path
 
 START_LIMIT_S = 120.0  # from the start of the processes to the first point; loading torch takes 2 s
+SESSION_LIMIT_S = 180.0  # more, for a Spark session, unless it gives up by itself before
 BETWEEN_POINTS_S = 30.0
 POLL_S = 0.1
 
@@ -42,6 +43,7 @@ class Job:
     results: Path
     launcher: dict[str, Any]
     grace_s: float = 15.0  # past a point's time limit, before its processes are ended
+    spark: dict[str, Any] = field(default_factory=dict)  # a tier's, of the session of measured Spark points
 
 
 def run_points(points: Sequence[Point], job: Job, bar: Bar) -> dict[str, str]:
@@ -81,7 +83,8 @@ def _same_processes(points: list[Point]) -> list[Point]:
     """The first point and those that can follow it in the same processes."""
 
     def kind(point: Point) -> tuple[Any, ...]:
-        return point.evidence == "measured", point.processes, point.threads_per_worker, point.device
+        session = session_of(point)
+        return point.evidence == "measured", point.processes, point.threads_per_worker, point.device, session
 
     return [point for point in points if kind(point) == kind(points[0])]
 
@@ -105,9 +108,11 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         command = mpi_command(first.processes, job.launcher) if _uses_mpi(first) else []
     except UserError as error:
         return _record_all(points, entries, job, "failed", str(error))
-    with tempfile.TemporaryDirectory(prefix="paratrain-") as folder:
+    with tempfile.TemporaryDirectory(prefix="paratrain-", ignore_cleanup_errors=True) as folder:
         job_file = Path(folder, "job.json")
         values = {"results": str(job.results), "points": entries}
+        if session_of(first):
+            values |= {"cluster": session_of(first), "spark": job.spark}
         job_file.write_text(json.dumps(values))
         log = record.log_path(job.results, first.run_id)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +120,13 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
             return _watch(process, points, entries, job, bar)
 
 
+def session_of(point: Point) -> str | None:
+    """The kind of Spark cluster that the point's workers run on, if on any."""
+    return registry.get(point.method).session(point)
+
+
 def _uses_mpi(point: Point) -> bool:
-    return point.evidence == "measured" or point.processes > 1
+    return session_of(point) is None and (point.evidence == "measured" or point.processes > 1)
 
 
 @contextlib.contextmanager
@@ -125,8 +135,12 @@ def _processes(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The processes of a job; whatever is left of them is ended at the end of the block."""
     environment = rank_environment(point.threads_per_worker) | lifeline.mark()
+    module = "implementations.worker"
+    if session_of(point):
+        module = "implementations.spark_worker"
+        environment["TMPDIR"] = str(job_file.parent)  # so that a kill leaves nothing there
     process = subprocess.Popen(
-        [*command, sys.executable, "-m", "implementations.worker", str(job_file)],
+        [*command, sys.executable, "-m", module, str(job_file)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -164,7 +178,8 @@ def _watch(
     process: subprocess.Popen[bytes], points: list[Point], entries: list[dict[str, Any]], job: Job, bar: Bar
 ) -> list[Point]:
     """Follow the points in order; returns those that have a record when the processes have ended."""
-    deadline = time.time() + START_LIMIT_S
+    start_limit_s = START_LIMIT_S + (SESSION_LIMIT_S if session_of(points[0]) else 0)
+    deadline = time.time() + start_limit_s
     known_at = 0.0
     for index, point in enumerate(points):
         started = False
@@ -185,7 +200,7 @@ def _watch(
                 reason = (
                     f"ran past its limit of {point.time_limit_s:g} s; the next start goes on from its checkpoint"
                     if started
-                    else f"its processes did not start within {START_LIMIT_S:g} s"
+                    else f"its processes did not start within {start_limit_s:g} s"
                 )
                 _write(point, entries[index], job, "timeout", reason)
                 bar.end(point, "timeout", reason)
@@ -209,13 +224,16 @@ def _after_death(
     bar: Bar,
 ) -> list[Point]:
     """Record why the point at ``index`` has none: all points where no process could even begin."""
+    started = started or started_path(job.results, points[index].run_id).exists()  # since the last look
     failure = _read(failure_path(job.results, points[index].run_id))
     if failure:
-        reason = f"rank {failure['rank']}: {failure['reason']}"
+        rank = "" if failure["rank"] is None else f"rank {failure['rank']}: "
+        reason = f"{rank}{failure['reason']}"
     elif started:
         reason = f"a process died without a word (exit status {process.returncode})"
     else:
         reason = f"its processes ended before it began (exit status {process.returncode})"
+    if not started:
         bar.end(points[index], "failed", reason)
         return points[:index] + _record_all(points[index:], entries[index:], job, "failed", reason)
     _write(points[index], entries[index], job, "failed", reason)

@@ -65,7 +65,8 @@ def timings(
 ) -> pd.DataFrame:
     """A row per trained run with a trace and cluster: predicted seconds, time to target and speedups.
 
-    Runs of methods with a cost model of their own have none of this one's times.
+    Runs of methods with a cost model of their own have none of this one's times, and runs by Spark's jobs none on
+    clusters whose files say nothing of these.
     ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name, and they
     are placed on the cluster that their ``network`` names.
 
@@ -100,7 +101,10 @@ def timings(
         except DamagedTable as error:
             print(f"warning: {run['run_id']} gets no timings: {error}", file=sys.stderr)
             continue
+        by_driver = any(algorithm == machine.DRIVER for _, algorithm, *_ in events.comm)
         for cluster in machines:
+            if by_driver and cluster.spark is None:
+                continue  # nothing is known of Spark's jobs there
             workers, threads = int(run["workers"]), _threads(run)
             question = (key, cluster.name, workers, threads, _trained_params(run))
             if question not in predicted:
@@ -219,8 +223,8 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
 
     rows = []
     for point in points:
-        if registry.get(point.method).own_cost_model:
-            continue
+        if registry.get(point.method).own_cost_model or point.method == "spark":
+            continue  # ``sparkprojections`` has those of Spark
         columns, trace = project(point)
         run = record.identity(point) | columns
         events = timemodel.group(trace)
@@ -275,7 +279,13 @@ def _own_target(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> di
 
 
 def _trained_params(run: Mapping[str, Any]) -> int | None:
-    """Parameters of what one worker trains: of a subnet, where the network is split."""
+    """Parameters of what one worker trains: of a subnet, where the network is split.
+
+    A worker that has its units of all layers, and all samples of its group, makes as many operations as its own
+    samples in the whole network: the step of that one tells the time.
+    """
+    if run["method"] == "spark" and run["variant"] in ("model", "hybrid"):
+        return _whole(run.get("model_params"))
     params = _whole(run.get("worker_params"))
     return _whole(run.get("model_params")) if params is None else params
 

@@ -47,7 +47,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Batch:
-    """The minibatches of all hosted workers in one step; steps count from 1, over the run and in the epoch."""
+    """The minibatches in one step of the workers whose samples this process reads.
+
+    Steps count from 1, over the run and in the epoch.
+    """
 
     step: int
     step_in_epoch: int
@@ -57,22 +60,39 @@ class Batch:
     y: torch.Tensor  # y_wb int64; (W, B, most labels) where a sample may have several
 
 
+def order_of(point: Point, dataset: DataSet) -> Order:
+    """Which sample each worker of a point sees in which step."""
+    return Order(
+        dataset.sizes["train"],
+        point.workers,
+        point.minibatch,
+        point.sharding,
+        point.seed,
+        groups=dataset.groups("train") if point.sharding == "balanced" else None,
+        labels=dataset.labels("train") if point.sharding == "skewed" else None,
+        skew=point.skew,
+        passes=point.passes,
+    )
+
+
 class Shards:
-    """The training samples of the hosted workers and their order."""
+    """The training samples of some workers, as a rule those that this process hosts, and their order."""
 
     def __init__(self, dataset: DataSet, order: Order, hosted: tuple[int, ...]) -> None:
         self.order, self._hosted = order, hosted
-        if not order.private:
+        if hosted and not order.private:
             self._starts = np.zeros(len(hosted), dtype=int)
             wanted = None
         else:
             shards = [order.shard(worker) for worker in hosted]
             self._starts = np.cumsum([0, *map(len, shards)])[:-1]
-            wanted = np.concatenate(shards)
+            wanted = np.concatenate([np.empty(0, np.int64), *shards])
         self._samples = dataset.samples("train", wanted)
 
     def epoch(self, epoch: int) -> torch.Tensor:
         """Rows of the stored samples for each step of an epoch: (steps, W * minibatch)."""
+        if not self._hosted:
+            return torch.empty(self.order.steps_per_epoch, 0, dtype=torch.int64)
         rows = [self.order.epoch(epoch, worker) + start for worker, start in zip(self._hosted, self._starts)]
         return torch.from_numpy(np.concatenate(rows, axis=1))
 
@@ -80,6 +100,8 @@ class Shards:
         """Samples and labels of one step: (W, minibatch, features) and (W, minibatch, ...)."""
         workers = len(self._hosted)
         x_ni, y_n = self._samples.take(rows)
+        if not workers:
+            return x_ni, y_n
         return x_ni.view(workers, -1, x_ni.shape[1]), y_n.view(workers, -1, *y_n.shape[1:])
 
 
@@ -98,6 +120,14 @@ def make_optimizer(net: WorkerModel, name: str, lr: float, options: Mapping[str,
             max_change=options["max_change"],
             max_change_rule=options["max_change_rule"],
             reduction=options["reduction"],
+        )
+    if name == "rmsprop":
+        return torch.optim.RMSprop(
+            [net.theta_wp],
+            lr=lr,
+            alpha=options["rms_decay"],
+            eps=options["rms_epsilon"],
+            momentum=options["momentum"],
         )
     return torch.optim.SGD([net.theta_wp], lr=lr, momentum=options["momentum"])
 
@@ -147,6 +177,9 @@ class Training:
         self.schedule = make_schedule(point)
         self.drift: float | None = None  # before the latest average that ``measure_drift`` was called for
         self.own_theta_p: torch.Tensor | None = None  # see ``keep_own``
+        self.notes: dict[
+            str, Any
+        ] = {}  # further columns of the record that the method knows; equal on all processes
         self._recipe = recipe.settings(point)
         self._shards, self._clock = shards, clock
         self._optimizer: Optimizer | None = None

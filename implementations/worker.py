@@ -11,13 +11,18 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from implementations import lifeline, record
 from implementations.errors import UserError
 from implementations.point import Point
+
+if TYPE_CHECKING:
+    from implementations.cluster.communicator import Communicator
+    from implementations.cluster.ledger import Ledger
 
 
 def main(job_path: str) -> int:
@@ -34,32 +39,42 @@ def main(job_path: str) -> int:
     mpi = _mpi() if first.processes > 1 or first.evidence == "measured" else None
     for entry in job["points"]:
         point = Point.from_json(entry["point"])
-        _log_to(record.log_path(results, point.run_id))
+        log_to(record.log_path(results, point.run_id))
         rank = mpi.COMM_WORLD.rank if mpi else 0
         if rank == 0:
-            _mark_started(results, point)
+            mark_started(results, point)
         try:
-            values = _train(point, entry["code_hash"], results, mpi)
+            values = train(point, entry["code_hash"], results, _communicator(point, mpi))
         except BaseException as error:  # a rank must end the others, whatever happened to it
-            _fail(results, point, rank, error, mpi)
-            raise
+            try:  # a full disk may be the reason: whatever fails here, the other ranks must not wait
+                leave_reason(results, point, rank, *told(error))
+            finally:
+                if mpi and mpi.COMM_WORLD.size > 1:
+                    mpi.COMM_WORLD.Abort(1)
+                os._exit(1)
         if rank == 0:
-            _write_record(results, point, entry, values, mpi)
+            library = (
+                mpi.Get_library_version().split("\n")[0].rstrip("\0").replace("\t", " ") if mpi else None
+            )
+            write_record(results, point, entry, {"mpi": library, **values})
     return 0
 
 
-def _train(point: Point, code_hash: str, results: Path, mpi: Any) -> dict[str, Any]:
+def train(
+    point: Point, code_hash: str, results: Path, communicator: Callable[[Ledger], Communicator]
+) -> dict[str, Any]:
+    """Train a point in this process, which reports its progress; the columns of its record that a run knows."""
     from implementations.harness import run_point
 
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     print(f"{started_at} {point.run_id}: {json.dumps(point.identity())}", flush=True)
     reporter = _ProgressFile(results / "runs" / point.run_id / "progress.json")
-    values = run_point(point, _communicator(point, mpi), results, reporter, code_hash)
+    values = run_point(point, communicator, results, reporter, code_hash)
     print(f"{point.run_id}: {values['status']}", json.dumps(values, default=str), flush=True)
     return values | {"started_at": started_at}
 
 
-def _communicator(point: Point, mpi: Any) -> Any:
+def _communicator(point: Point, mpi: Any) -> Callable[[Ledger], Communicator]:
     """A maker of the point's communicator around a ledger."""
     if point.evidence == "measured":
         from implementations.cluster.mpi import MpiCommunicator
@@ -73,9 +88,8 @@ def _communicator(point: Point, mpi: Any) -> Any:
     return lambda ledger: SimulatedCommunicator(point.workers, ledger, processes)
 
 
-def _write_record(
-    results: Path, point: Point, entry: dict[str, Any], values: dict[str, Any], mpi: Any
-) -> None:
+def write_record(results: Path, point: Point, entry: dict[str, Any], values: dict[str, Any]) -> None:
+    """Complete a run's values by those of point, host and job, and write them; its checkpoint is not needed more."""
     from implementations import host
     from implementations.checkpoint import Checkpoints
 
@@ -83,7 +97,6 @@ def _write_record(
     values = {
         **record.identity(point),
         **host.describe(),
-        "mpi": mpi.Get_library_version().split("\n")[0].rstrip("\0").replace("\t", " ") if mpi else None,
         "oversubscribed": threads > host.cores(),
         "code_commit": host.code_commit(),
         "code_hash": entry["code_hash"],
@@ -95,19 +108,18 @@ def _write_record(
     Checkpoints(results / "runs" / point.run_id / "checkpoint", 0, lambda: None).clear()
 
 
-def _fail(results: Path, point: Point, rank: int, error: BaseException, mpi: Any) -> None:
-    """Leave the reason for the launcher, and end the other ranks."""
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    if not isinstance(error, UserError):
-        traceback.print_exc()
-    try:  # a full disk may be the reason: whatever fails here, the other ranks must not wait
-        print(f"rank {rank}: {reason}", file=sys.stderr, flush=True)
-        failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
-        record.write_text(failure_path(results, point.run_id), failure)
-    finally:
-        if mpi and mpi.COMM_WORLD.size > 1:
-            mpi.COMM_WORLD.Abort(1)
-        os._exit(1)
+def leave_reason(results: Path, point: Point, rank: int | None, reason: str, story: str = "") -> None:
+    """Leave for the launcher why this process ends; ``rank`` where it is that of one. The story goes to the log."""
+    print(f"{story}{'' if rank is None else f'rank {rank}: '}{reason}", file=sys.stderr, flush=True)
+    failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
+    record.write_text(failure_path(results, point.run_id), failure)
+
+
+def told(error: BaseException) -> tuple[str, str]:
+    """The reason that an exception gives, and its traceback unless it says all to a user."""
+    if isinstance(error, UserError):
+        return str(error), ""
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
 
 
 def failure_path(results: Path, run_id: str) -> Path:
@@ -120,7 +132,8 @@ def started_path(results: Path, run_id: str) -> Path:
     return results / "runs" / run_id / "started.json"
 
 
-def _mark_started(results: Path, point: Point) -> None:
+def mark_started(results: Path, point: Point) -> None:
+    """Tell the launcher that a point has begun."""
     failure_path(results, point.run_id).unlink(missing_ok=True)
     record.write_text(started_path(results, point.run_id), json.dumps({"time": time.time()}))
 
@@ -145,7 +158,7 @@ def _mpi() -> Any:
     return MPI
 
 
-def _log_to(path: Path) -> None:
+def log_to(path: Path) -> None:
     """Send what this process prints, C libraries included, to the point's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()

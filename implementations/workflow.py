@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from implementations import config, host, lifeline, record, registry
+from implementations.cluster.calibrate import timed
 from implementations.codehash import closure, code_hash, normalised
 from implementations.errors import UserError
 from implementations.point import Point
@@ -172,13 +173,25 @@ class Pipeline:
 
     def cards(self) -> list[str]:
         """The cards of the data sets whose sizes plans are made for."""
-        return [repo(f"datasets/{name}/card.yaml") for name in sorted({p.dataset for p in self._planned})]
+        return _cards(self._planned)
 
     @property
     def planned(self) -> str:
         """The points that plans are made of, by a hash: plans are made again when these are others."""
-        ids = sorted(point.run_id for point in self._planned)
-        return hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
+        return _digest(self._planned)
+
+    def spark_cards(self) -> list[str]:
+        """The same of the projections of Spark."""
+        return _cards(self._projected_on_spark)
+
+    @property
+    def projected(self) -> str:
+        """The points that those are made of, by a hash."""
+        return _digest(self._projected_on_spark)
+
+    @property
+    def _projected_on_spark(self) -> list[Point]:
+        return [point for point in self.settings.projected if registry.get(point.method).runs_on == "spark"]
 
     @property
     def _planned(self) -> list[Point]:
@@ -189,24 +202,29 @@ class Pipeline:
     def calibration(self) -> str:
         """What the calibration of this machine covers, as JSON: the one that is there if it will do, else a new one.
 
-        Smoke makes do with any of this machine by this code; the other tiers want a full one of all their shapes.
+        Smoke makes do with any of this machine by this code; the other tiers want a full one of all their shapes, and
+        of Spark where they have points of it.
         """
         shapes = {
             json.dumps([p.model, p.step_label, p.dataset, p.minibatch], sort_keys=True)
             for p in map(_worker_point, self.settings.points)
-            if not registry.get(p.method).own_cost_model
+            if timed(p)
         }
         wanted = {
             "quick": "smoke" in self.targets,
             "host": f"{host.cpu_model()}, {host.cores()} cores",
             "code": _hash_of("cluster.calibrate"),
+            "spark": runs_on_spark(self.settings),
             "shapes": sorted(shapes),
         }
         try:
             there = json.loads(Path(CALIBRATION_NOTE).read_text(encoding="utf-8"))
             same = all(there[key] == wanted[key] for key in ("host", "code"))
             same = same and read_outcome(CALIBRATION_OUTCOME)["ok"] and Path(LOCAL_CLUSTER).exists()
-            if same and (wanted["quick"] or (not there["quick"] and shapes <= set(there["shapes"]))):
+            whole = (
+                not there["quick"] and shapes <= set(there["shapes"]) and there["spark"] >= wanted["spark"]
+            )
+            if same and (wanted["quick"] or whole):
                 wanted = there
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -237,6 +255,22 @@ class Pipeline:
         """Whether this start came as far as telling how the points ended."""
         began = psutil.Process().create_time()
         return any(log.stat().st_mtime >= began for log in Path("results/logs").glob("status_*.log"))
+
+
+def _cards(points: Iterable[Point]) -> list[str]:
+    return [repo(f"datasets/{name}/card.yaml") for name in sorted({point.dataset for point in points})]
+
+
+def _digest(points: Iterable[Point]) -> str:
+    ids = sorted(point.run_id for point in points)
+    return hashlib.sha256(" ".join(ids).encode()).hexdigest()[:16]
+
+
+def runs_on_spark(settings: config.Settings) -> bool:
+    """Whether Spark's jobs must be timed here: points run by them, or are projected to this host or one like it."""
+    return any(
+        registry.get(point.method).runs_on == "spark" for point in (*settings.points, *settings.projected)
+    )
 
 
 def prepared(dataset: str) -> str:

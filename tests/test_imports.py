@@ -14,7 +14,10 @@ PACKAGE = ROOT / "implementations"
 METHODS = ("spark", "ist", "averaging", "layerwise", "baselines")
 LOWER = ("models", "cluster", "speech", "data", "metrics")
 BASE = ("errors", "clock", "seeds", "point")
-UPPER = ("__main__", "run", "worker", "harness", "workflow", "doctor", "codehash", "config", "reporting")
+UPPER = (
+    *("__main__", "run", "worker", "spark_worker", "harness", "workflow", "doctor", "codehash", "config"),
+    "reporting",
+)
 HEAVY = ("torch", "mpi4py", "pyspark", "snakemake")
 
 

@@ -14,7 +14,7 @@ from implementations.cluster.simulated import SimulatedCommunicator
 from implementations.harness import Run, run_point
 from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.seeds import torch_stream
-from implementations.training import make_schedule
+from implementations.training import make_optimizer, make_schedule
 
 SIGMOID = {"name": "fc", "hidden": [16, 12], "activation": "sigmoid"}
 
@@ -49,6 +49,58 @@ def test_exponential_schedule_with_momentum_equals_torchs(results):
         lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.05 ** (1 / 3)),
     )
     torch.testing.assert_close(run.net.theta_wp[0], theirs, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_rmsprop_equals_torchs(momentum, results):
+    """Torch's own on a module's tensors, beside ours on one row of all weights."""
+    options = {"rms_decay": 0.8, "rms_epsilon": 1e-5, "momentum": momentum}
+    point = point_of("sequential", optimizer="rmsprop", recipe=options, lr=0.003)
+    run = trained(point, results)
+    theirs = torch_run(
+        point,
+        run,
+        lambda parameters: torch.optim.RMSprop(parameters, 0.003, alpha=0.8, eps=1e-5, momentum=momentum),
+        lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0, 1),
+    )
+    torch.testing.assert_close(run.net.theta_wp[0], theirs, rtol=0, atol=1e-5)
+    slots = 4 if momentum else 3  # weights, gradients, mean squares, momentum
+    assert run.training.state_bytes_per_worker == slots * 4 * run.net.params_per_worker
+    assert run.holding.state_bytes(point) == run.training.state_bytes_per_worker
+    assert (run.training.moves_wp is not None) == bool(momentum)
+
+
+def test_the_first_step_of_rmsprop_has_one_length_in_every_weight(results):
+    """With r = (1 - rho) g^2 a step is lr g / (|g| sqrt(1 - rho)) but for the epsilon: its sign is all that is left."""
+    rho, lr = 0.9, 0.01
+    point = point_of("sequential", optimizer="rmsprop", recipe={"rms_decay": rho, "rms_epsilon": 0.0}, lr=lr)
+    run = Run(point, lambda ledger: SimulatedCommunicator(1, ledger, None), results, None, "")
+    before = run.net.theta_wp.clone()
+    optimizer = make_optimizer(run.net, "rmsprop", lr, recipe.settings(point))
+    run.net.grad_wp.copy_(torch.linspace(-3, 3, before.shape[1] // 2 * 2 + 2)[: before.shape[1]])
+    optimizer.step()
+    expected = -lr / math.sqrt(1 - rho) * run.net.grad_wp.sign()
+    torch.testing.assert_close(run.net.theta_wp - before, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_killed_run_with_rmsprop_resumes(results):
+    changes = {"optimizer": "rmsprop", "lr": 0.003, "recipe": {"momentum": 0.5}, "checkpoint_s": 0.0}
+    point = point_of("averaging", 2, method_params={"sync_period": 4}, **changes)
+    straight = trained(point, results)
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, total):
+        if done >= 35:
+            raise Killed
+
+    with pytest.raises(Killed):
+        trained(point, results, report_progress=kill)
+    resumed = trained(point, results)
+    resumed.checkpoints.clear()
+    assert resumed.resumed
+    assert torch.equal(resumed.net.theta_wp, straight.net.theta_wp)
 
 
 def test_a_rate_of_summed_gradients_is_that_of_means_times_the_minibatch(results):
@@ -217,6 +269,9 @@ def test_names_of_recipe_and_method_parameters_do_not_collide():
     [
         ({"recipe": {"max_change_rule": "author"}}, "max_change_rule: not a parameter of optimizer sgd"),
         ({"optimizer": "ng_sgd", "recipe": {"max_change_rule": "none"}}, "standard | author"),
+        ({"optimizer": "rmsprop", "recipe": {"reduction": "sum"}}, "rms_decay, rms_epsilon, momentum"),
+        ({"optimizer": "rmsprop", "recipe": {"rms_decay": 1.0}}, "<= 0.9999"),
+        ({"optimizer": "ng_sgd", "model": {"name": "cnn"}}, "allowed: sgd | rmsprop"),
         ({"init": "rbm"}, "activation: sigmoid"),
         ({"recipe": {"momentum": -1.0}}, ">= 0"),
         ({"recipe": {"momentum": 1.5}}, "<= 0.999"),

@@ -3,15 +3,17 @@
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import psutil
 import pytest
 from rich.console import Console
-from training_runs import point_of
+from training_runs import point_of, trained
 
 from implementations import record
 from implementations.cluster.launcher import mpi_command, rank_environment
@@ -27,7 +29,7 @@ ENDLESS = 10**6  # epochs
 def job(results, tmp_path):
     """Records of its own, the prepared data of all."""
     (tmp_path / "data").symlink_to(results / "data")
-    return Job(tmp_path, {"command": "auto", "args": []}, grace_s=1.0)
+    return Job(tmp_path, {"command": "auto", "args": []}, grace_s=1.0, spark={"start_limit_s": 150.0})
 
 
 def run(points, job):
@@ -204,3 +206,96 @@ def test_sizes_that_do_not_fit_fail_with_their_names(job):
     assert run([point], job)[point.run_id] == "failed"
     reason = read(job, point)["reason"]
     assert "minibatch 64" in reason and "Traceback" not in reason
+
+
+# On Spark
+
+
+def on_spark(workers=2, **changes):
+    return point_of("spark", workers, paper="spark", evidence="measured", processes=workers, **changes)
+
+
+@pytest.mark.slow
+def test_points_on_spark_share_a_session_and_end_with_it(job, monkeypatch, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    by_jobs = {"execution": "job_per_exchange"}
+    points = [
+        on_spark(),
+        on_spark(variant="data"),
+        on_spark(variant="data", method_params=by_jobs, data_size=64, epochs=1),
+        on_spark(epochs=ENDLESS, time_limit_s=3.0),
+    ]
+    assert list(run(points, job).values()) == ["ok", "ok", "ok", "timeout"]
+    assert psutil.Process().children(recursive=True) == []
+    assert list(temporary.iterdir()) == []
+    ended = [read(job, point) for point in points[:3]]
+    assert len({values["session_s"] for values in ended}) == 1
+    for values in ended:
+        assert values["mpi"] is None and values["spark_jobs"] >= 1
+        assert values["sent_bytes_total"] == values["sent_bytes_predicted"] > 0
+        assert values["wall_s"] > 0 and values["samples_per_s"] > 0
+    assert [values["stage_attempts"] for values in ended[:2]] == [1, 1]
+    simulated = trained(point_of("spark", 2), job.results).columns()
+    assert ended[0]["train_loss"] == pytest.approx(simulated["train_loss"], rel=1e-6)
+    log = (job.results / "logs" / f"{points[0].run_id}.log").read_text()
+    assert log.count(f"{points[0].run_id}: ok") == 2  # what each worker prints
+
+
+def test_a_session_that_cannot_start_fails_all_its_points_at_once(job):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broken = dataclasses.replace(job, spark={"properties": {"spark.driver.port": port}})
+        points = [on_spark(), on_spark(seed=4)]
+        began = time.monotonic()
+        assert list(run(points, broken).values()) == ["failed", "failed"]
+    assert time.monotonic() - began < 60
+    for point in points:
+        reason = read(job, point)["reason"]
+        assert reason.startswith(f"spark.driver.port: port {port} cannot be had")
+        assert not started_path(job.results, point.run_id).exists()
+
+
+@pytest.mark.slow
+def test_a_killed_launcher_leaves_no_java(job):
+    command = [
+        *(sys.executable, "-m", "implementations", "train", "--method", "spark", "--dataset", "digits"),
+        *("--workers", "2", "--set", f"epochs={ENDLESS}", "--results", str(job.results)),
+    ]
+    launcher = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: list((job.results / "runs").glob("*/progress.json")), limit_s=120)
+    family = launcher.children(recursive=True)
+    assert any(one.name() == "java" for one in family)
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_lost_executor_changes_nothing_but_the_number_of_attempts(job):
+    changes = {"epochs": 30, "lr": 0.02}
+    point = on_spark(**changes, method_params={"cluster": "local_cluster"}, checkpoint_steps=20)
+    outcome = {}
+    thread = threading.Thread(target=lambda: outcome.update(run([point], job)))
+    thread.start()
+    marker = job.results / "runs" / point.run_id / "checkpoint" / "latest.json"
+    wait_for(marker.exists, limit_s=150)
+    executors = [
+        one
+        for one in psutil.Process().children(recursive=True)
+        if one.name() == "java" and "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())
+    ]
+    assert len(executors) == 2
+    executors[0].kill()
+    thread.join(150)
+    values = read(job, point)
+    assert values["status"] == "ok" and values["attempts"] == 1
+    assert values["stage_attempts"] == 2 and values["resumed"]
+    undisturbed = trained(point_of("spark", 2, **changes), job.results)
+    columns = undisturbed.columns() | undisturbed.test()
+    assert values["steps"] == columns["steps"] and values["sent_bytes_total"] == columns["sent_bytes_total"]
+    for name in ("train_loss", "valid_loss", "loss", "accuracy"):
+        assert values[name] == pytest.approx(columns[name], rel=1e-6)

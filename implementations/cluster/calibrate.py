@@ -33,7 +33,7 @@ import psutil
 import yaml
 
 from implementations import host, record
-from implementations.cluster import launcher, machine
+from implementations.cluster import launcher, machine, sparktimes
 from implementations.errors import UserError
 
 
@@ -65,12 +65,14 @@ def calibrate(
     shapes: Sequence[dict[str, Any]] | None = None,
     *,
     settings: dict[str, Any] | None = None,
+    spark: bool = False,
     report: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> Path:
     """Measure this host and write the cluster file ``out`` atomically; returns its path.
 
     ``shapes``: what to time besides the fixed list, as ``shapes_of`` gives those of a list of points.
     ``settings``: config's ``launcher``.
+    ``spark``: time Spark's jobs too; where it does not start, the file has nothing of them, which is said.
     ``quick``: few sizes and blocks, for a smoke run; the numbers are rough.
     Raises UserError when MPI is missing or a measuring process fails.
     """
@@ -116,6 +118,12 @@ def calibrate(
         alone["mpi"] = part["mpi"]
 
     values = _file(alone, steps, collectives, link, cores, quick, others_percent)
+    if spark:
+        report(f"calibrate: a Spark session of {sparktimes.SLOTS} slots")
+        try:
+            values["spark"] = sparktimes.section(quick)
+        except UserError as error:
+            report(f"calibrate: nothing of Spark: {error}")
     machine.build(values, str(out))  # a file that would not load is never written
     record.write_text(out, yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=180))
     report(f"calibrate: {out} written after {perf_counter() - began:.0f} s")
@@ -125,8 +133,8 @@ def calibrate(
 def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
     """The distinct training steps of points; the cards of their data sets tell the sizes.
 
-    Steps on sparse inputs are not timed: how long they take depends on the samples. Nor are those of methods that
-    have a cost model of their own.
+    Steps on sparse inputs are not timed: how long they take depends on the samples. Nor are those of points that are
+    not ``timed``.
     """
     from implementations import recipe, registry
     from implementations.data.cards import load_card
@@ -135,7 +143,7 @@ def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
     shapes = []
     for point in points:
         method = registry.get(point.method)
-        if BUILDERS[point.model["name"]]["inputs"] == "sparse" or method.own_cost_model:
+        if BUILDERS[point.model["name"]]["inputs"] == "sparse" or not timed(point):
             continue
         sizes = load_card(point.dataset).sizes
         point = method.worker_point(point)
@@ -151,6 +159,16 @@ def shapes_of(points: Iterable[Any]) -> list[dict[str, Any]]:
         if point.optimizer != "sgd":
             shapes[-1]["optimizer"] = {"name": point.optimizer, **recipe.settings(point)}
     return _distinct(shapes)
+
+
+def timed(point: Any) -> bool:
+    """Whether a point's step is worth timing by itself.
+
+    Not where its method has a cost model of its own, nor where gradients' norms are taken, which show convergence.
+    """
+    from implementations import registry
+
+    return not registry.get(point.method).own_cost_model and not point.gradient_norms
 
 
 def _distinct(shapes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

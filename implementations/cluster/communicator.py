@@ -196,16 +196,29 @@ class Communicator:
 
         return Handle(finish)
 
-    def reduce_scatter(self, buffers: Buffers, op: str = "sum") -> list[torch.Tensor]:
-        """The sum or mean of the flattened buffers, in chunks of ``numpy.array_split``: chunk r for worker r."""
+    def reduce_scatter(
+        self, buffers: Buffers, op: str = "sum", lengths: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """The sum or mean of the buffers, cut into one chunk a worker: chunk r for worker r.
+
+        Without ``lengths`` the chunks are those of ``numpy.array_split`` of the flattened buffers, and flat; with them
+        worker r gets ``lengths[r]`` rows along dimension 0.
+        """
         rows = self._rows(buffers)
         first = rows[0]
         divisor = self._divisor(op, first.dtype)
+        tail = () if lengths is None else tuple(buffers[0].shape[1:])
+        if lengths is not None and sum(lengths) != len(buffers[0]):
+            raise ValueError(f"reduce_scatter: lengths {list(lengths)} of buffers of {len(buffers[0])} rows")
         if self.size == 1:
-            return [torch.from_numpy(first.copy())]
-        kind = self.kind("reduce_scatter", "library", first.nbytes, first.itemsize)
-        with self.ledger.call(kind):
+            return [torch.from_numpy(first.copy()).view(-1, *tail)]
+        if lengths is None:
             sizes = chunk_sizes(first.size, self.size)
+            payload: int | tuple[int, ...] = first.nbytes
+        else:
+            sizes = [length * _count(tail) for length in lengths]
+            payload = tuple(size * first.itemsize for size in sizes)
+        with self.ledger.call(self.kind("reduce_scatter", "library", payload, first.itemsize)):
             chunks = bounds(sizes)
             if self.links is None:
                 out = np.empty(first.size, first.dtype)
@@ -221,7 +234,12 @@ class Communicator:
             start = chunks[self.hosted[0]][0]
             # copies: a worker's result must not keep the others' alive
             pieces = [out[chunks[r][0] - start : chunks[r][1] - start] for r in self.hosted]
-            return [torch.from_numpy(piece if len(pieces) == 1 else piece.copy()) for piece in pieces]
+            return [
+                torch.from_numpy(piece if len(pieces) == 1 else piece.copy()).view(
+                    *((-1,) if lengths is None else (lengths[r], *tail))
+                )
+                for r, piece in zip(self.hosted, pieces)
+            ]
 
     def allgather(self, buffers: Buffers, lengths: Sequence[int] | None = None) -> list[torch.Tensor]:
         """For each hosted worker all workers' buffers, joined along dimension 0, where they may differ in length.

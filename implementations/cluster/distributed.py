@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from implementations.cluster.algorithms import sum_rows
 from implementations.cluster.communicator import Buffers, Communicator, Handle, Links
 from implementations.cluster.ledger import Ledger
 
@@ -87,22 +88,27 @@ class DistributedLinks(Links):
         return wait
 
     def reduce_scatter(self, values: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
-        """By an all-reduce: not every backend reduces into parts of unequal size."""
-        total = values.copy()
-        self.allreduce_(total, 1)
-        start = sum(counts[: self.rank])
-        out[:] = total[start : start + counts[self.rank]]
+        """Each process sends the others their parts, all at once, and adds what it gets in the order of ranks.
+
+        What crosses the network is what a ring would send; parts may be of unequal size, and a sum has the same bits
+        wherever it is taken.
+        """
+        blocks = np.split(values, np.cumsum(counts)[:-1])
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        mine = counts[self.rank]
+        parts = {rank: np.empty(mine, values.dtype) for rank in others} if mine else {}
+        self.exchange([(rank, blocks[rank]) for rank in others if counts[rank]], list(parts.items()))
+        if mine:
+            parts[self.rank] = blocks[self.rank]
+            sum_rows([parts[rank] for rank in range(self.size)], out)
 
     def allgather(self, values: np.ndarray, counts: Sequence[int], out: np.ndarray) -> None:
-        """A broadcast by each process: parts may be of unequal size."""
-        start = 0
-        for rank, count in enumerate(counts):
-            part = out[start : start + count]
-            if rank == self.rank:
-                part[:] = values
-            if count:
-                self.bcast_(part, rank)
-            start += count
+        """Each process sends its part to the others, all at once: parts may be of unequal size."""
+        blocks = np.split(out, np.cumsum(counts)[:-1])
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        blocks[self.rank][:] = values
+        sends = [(rank, values) for rank in others] if counts[self.rank] else []
+        self.exchange(sends, [(rank, blocks[rank]) for rank in others if counts[rank]])
 
     def bcast_(self, values: np.ndarray, root: int) -> None:
         """Broadcast."""

@@ -31,6 +31,8 @@ class NotCalibrated(UserError):
     """This machine, or one that is described as like it, is asked for before it was calibrated."""
 
 
+# Algorithms of what goes through Spark's driver, and of what goes to and from a parameter server.
+DRIVER, SERVER = "driver", "server"
 PACKED = ("scatter", "gather", "alltoall")  # operations whose messages are put together first
 
 
@@ -88,6 +90,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Spark:
+    """What Apache Spark costs on a machine, beside the links between its nodes.
+
+    job_s, task_s: a job lasts ``job_s``, and ``task_s`` more for each of its tasks, whatever they do.
+    up_bytes_per_s, down_bytes_per_s: at which tasks hand the driver results, and the driver hands them data, with the
+        packing; links between nodes come on top.
+    start_s: of a session. memory_bytes: what a worker may take; None where that is not said.
+    """
+
+    job_s: float
+    task_s: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    start_s: float = 0.0
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
 class Cluster:
     """A machine. ``collectives`` maps (op, algorithm, ranks) to measured (bytes, seconds), ascending in bytes.
 
@@ -104,6 +124,7 @@ class Cluster:
     steps: tuple[Step, ...] = ()
     collectives: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = field(default_factory=dict)
     pairs: dict[tuple[int, int], Link] = field(default_factory=dict)
+    spark: Spark | None = None
 
     @property
     def capacity(self) -> int:
@@ -163,9 +184,18 @@ class Cluster:
         A measured table for the operation wins; else latency and bandwidth of the links in use
         (``collectives.seconds``), and the copies between device and host memory where the cluster has them.
         ``sent_bytes`` and ``messages`` are those of the worker that sends most, as a trace has them.
+        What goes through Spark's driver (algorithm "driver", which is one more member) takes a job of its own.
         """
         if ranks < 2:
             return 0.0
+        if algorithm == DRIVER:
+            volume = driver_bytes(op, ranks - 1, payload_bytes, sent_bytes or 0.0)
+            return sum(self.job_s(ranks - 1, *volume))
+        if algorithm == SERVER:
+            # which is one more member, whose adapter all messages share
+            inside = self.between_nodes is None or ranks - 1 <= self.workers_per_node(ranks - 1)
+            link = self.inside_node if inside else self.between_nodes
+            return link.latency_s + (ranks - 1) * payload_bytes / link.bandwidth_bytes_per_s
         table = self.collectives.get((op.removeprefix("i"), algorithm, ranks))
         if table is not None:
             return _interpolate(table, payload_bytes)
@@ -180,6 +210,43 @@ class Cluster:
         if self.device.host_copy is not None and payload_bytes:
             seconds += 2 * self.device.host_copy.seconds(payload_bytes)
         return seconds
+
+    def job_s(self, tasks: int, up_bytes: float, down_bytes: float) -> tuple[float, float]:
+        """Seconds of a Spark job whose tasks get ``down_bytes`` of the driver and hand it ``up_bytes``, all together.
+
+        Scheduling, and the way of the bytes: packed and unpacked, and over the driver's adapter where tasks are not on
+        its node, which is the first. UserError for a machine whose file has no ``spark``.
+        """
+        spark = self.spark
+        if spark is None:
+            raise UserError(f"cluster {self.name}: its file has no section spark, so jobs take no known time")
+        near = min(tasks, self.workers_per_node(tasks))
+        wire = 0.0
+        if self.between_nodes is not None and tasks > near:
+            wire = (1 - near / tasks) / self.between_nodes.bandwidth_bytes_per_s
+        transfer = up_bytes * (1 / spark.up_bytes_per_s + wire) + down_bytes * (
+            1 / spark.down_bytes_per_s + wire
+        )
+        return spark.job_s + tasks * spark.task_s, transfer
+
+
+def driver_bytes(op: str, workers: int, payload_bytes: float, sent_bytes: float) -> tuple[float, float]:
+    """Bytes up to Spark's driver and down again in one exchange, of all workers together.
+
+    ``payload_bytes``: the most that a worker hands over or is given; ``sent_bytes``: the most that a worker, or the
+    driver, sends. Of a whole tensor of W bytes on k workers, gather: up W, down k W; scatter_sum: up k W, down W;
+    sum: k W both ways; pairs: what is sent, both ways.
+    """
+    match op:
+        case "gather":
+            return payload_bytes, workers * payload_bytes
+        case "scatter_sum":
+            return workers * payload_bytes, payload_bytes
+        case "sum":
+            return workers * payload_bytes, workers * payload_bytes
+        case "pairs":
+            return sent_bytes, sent_bytes
+    raise ValueError(f"operation {op!r} does not go through the driver")
 
 
 def _interpolate(table: Iterable[tuple[float, float]], nbytes: float) -> float:
@@ -266,7 +333,12 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
         ),
         collectives={key: tuple(sorted(rows)) for key, rows in tables.items()},
         pairs=pairs,
+        spark=_spark(values.get("spark")),
     )
+
+
+def _spark(values: dict[str, Any] | None) -> Spark | None:
+    return None if values is None else Spark(**{name: figure["value"] for name, figure in values.items()})
 
 
 def _resolve(

@@ -53,8 +53,9 @@ def traffic(
             barrier.
         algorithm: one of ``ALGORITHMS`` for an all-reduce; the other operations have one form each: reduce_scatter and
             allgather that of the ring, bcast that of the binomial tree, the others direct messages.
-        payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for alltoall, scatter
-            and gather also the matrix [source][destination].
+        payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for reduce_scatter
+            also the bytes of each worker's chunk, for alltoall, scatter and gather also the matrix
+            [source][destination].
         group_size: workers in the group.
         itemsize: bytes of one value; chunks hold whole values.
         root: who has the data before a bcast.
@@ -67,7 +68,10 @@ def traffic(
         case "allreduce" | "iallreduce":
             return _allreduce(algorithm, int(payload), m, itemsize)  # type: ignore[arg-type]
         case "reduce_scatter":
-            total, chunks = int(payload), _chunk_bytes(int(payload), m, itemsize)  # type: ignore[arg-type]
+            chunks = (
+                _chunk_bytes(payload, m, itemsize) if isinstance(payload, int) else _per_worker(payload, m)
+            )
+            total = sum(chunks)
             # the ring ends with chunk r at worker r, which sends every other one
             return _along_ring(total, [[c for q, c in enumerate(chunks) if q != r] for r in range(m)])
         case "allgather":

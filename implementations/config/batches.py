@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from implementations.point import Point
+from implementations.registry import Method
 
 MEASURED_POINTS, SIMULATED_POINTS = (
     12,
     4,
 )  # at most this many a job: a killed job loses little, and cores stay busy
+
+
+SPARK_POINTS = 40  # of a Spark session, which takes longer to start than most of its points to run
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Batch:
         return self.evidence == "measured"
 
 
-def make_batches(points: Iterable[Point]) -> tuple[Batch, ...]:
+def make_batches(points: Iterable[Point], methods: Mapping[str, Method]) -> tuple[Batch, ...]:
     """Every point in exactly one batch; an edit of one sweep leaves the batches of the others as they are.
 
     Repeats of measured points take turns, so that a slow spell of the machine hits all that are compared.
@@ -49,6 +53,7 @@ def make_batches(points: Iterable[Point]) -> tuple[Batch, ...]:
             together,
             point.processes,
             point.threads_per_worker,
+            methods[point.method].session(point) or "",
         )
 
     groups: dict[tuple[str | int, ...], list[Point]] = {}
@@ -59,6 +64,8 @@ def make_batches(points: Iterable[Point]) -> tuple[Batch, ...]:
         if group[0].evidence == "measured":
             group.sort(key=lambda point: point.repeat)
         limit = MEASURED_POINTS if group[0].evidence == "measured" else SIMULATED_POINTS
+        if methods[group[0].method].session(group[0]):
+            limit = SPARK_POINTS
         size = math.ceil(len(group) / math.ceil(len(group) / limit))
         batches += [_batch(group[start : start + size]) for start in range(0, len(group), size)]
     return tuple(batches)

@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Any] = {
     "master_seed": 0,
     "clusters": [LOCAL_CLUSTER],
     "launcher": {},
+    "spark": {},
     "device": "cpu",
     "threads_per_worker": 1,
     "time_limit_s": 600.0,
@@ -75,6 +76,7 @@ def load(configfile: str | Path, catalog: Catalog | None = None) -> Settings:
         tier=tier["tier"],
         master_seed=tier["master_seed"],
         launcher={"command": "auto", "args": []} | tier["launcher"],
+        spark=tier["spark"],
         device=tier["device"],
         threads_per_worker=tier["threads_per_worker"],
         time_limit_s=float(tier["time_limit_s"]),
@@ -83,7 +85,7 @@ def load(configfile: str | Path, catalog: Catalog | None = None) -> Settings:
         experiments=tuple(experiments),
         points=points,
         projected=tuple(point for point in merged if point.evidence == "projected"),
-        batches=make_batches(points),
+        batches=make_batches(points, catalog.methods),
     )
 
 

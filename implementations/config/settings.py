@@ -32,6 +32,9 @@ class Settings:
     tier: str
     master_seed: int
     launcher: dict[str, Any]  # {"command": "auto" or a program, "args": [...]}
+    spark: dict[
+        str, Any
+    ]  # of the sessions of measured Spark points; cluster/spark/session.py has the defaults
     device: str
     threads_per_worker: int
     time_limit_s: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from implementations.data.dataset import ArrayData, Batch
+from implementations.data.dataset import ArrayData, Batch, DataSet
 
 
 class ImageData(ArrayData):
@@ -35,9 +35,9 @@ class ImageData(ArrayData):
 
 @dataclass(frozen=True)
 class Gathered:
-    """``Samples`` that stay in their file; ``rows`` has the row of each."""
+    """``Samples`` that are read or computed as they are taken; ``rows`` has the place of each in its split."""
 
-    data: ImageData
+    data: DataSet
     split: str
     rows: np.ndarray
 

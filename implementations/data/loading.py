@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from implementations.data.dataset import ArrayData, DataSet
+from implementations.data.generated_images import GeneratedImages
 from implementations.data.images import ImageData
 from implementations.data.sparse import SparseData
 from implementations.data.speech import SpeechData
 from implementations.data.summary import find_fault, read_summary
 from implementations.data.teacher import TeacherData
+from implementations.data.text import CharacterData
 from implementations.errors import UserError
 
 
@@ -25,9 +27,12 @@ def load(
         raise UserError(f"data set {name!r}: {fault}; run: python -m implementations prepare {name}")
     summary = read_summary(folder)
     if "generator" in summary:
-        return TeacherData(summary, data_size)
+        computed = GeneratedImages if "filters" in summary["generator"] else TeacherData
+        return computed(summary, data_size)
     if summary["kind"] == "speech":
         return SpeechData(folder, summary, data_size)
+    if summary["kind"] == "text":
+        return CharacterData(folder, summary, data_size)
     if summary["kind"] == "sparse":
         return SparseData(folder, summary, data_size)
     if summary.get("gathered"):

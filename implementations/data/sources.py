@@ -83,11 +83,7 @@ def fetch(card: Card, into: Path) -> dict[str, str]:
             f"data set {card.name!r}: no source delivered {', '.join(missing)}.\n"
             + "".join(f"  {failure}\n" for failure in failures)
             + f"Mend one of these, or put the files into a folder FOLDER/{card.name} and set {_MIRROR}=FOLDER."
-            + (
-                f"\n{card.stand_in!r} is made on this machine and can stand in for it."
-                if card.stand_in
-                else ""
-            )
+            + (f"\n{card.stand_in!r} can stand in for it." if card.stand_in else "")
         )
     return came_from
 

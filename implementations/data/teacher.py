@@ -83,8 +83,8 @@ def _teacher(
     return w_fh, w_hc
 
 
-def describe_teacher(card: Card) -> dict[str, Any]:
-    """The summary's facts for a card with a ``generator``; ``fingerprint`` hashes the first chunk."""
+def describe_teacher(card: Card, kind: type[DataSet] = TeacherData) -> dict[str, Any]:
+    """The summary's facts for a card with a ``generator``; ``fingerprint`` hashes the first piece of training data."""
     sizes = card.sizes
     facts = {
         "classes": sizes["classes"],
@@ -95,9 +95,9 @@ def describe_teacher(card: Card) -> dict[str, Any]:
         "std": 1.0,
         "generator": card.values["generator"],
     }
-    data = TeacherData(facts | {"name": card.name, "data_hash": ""})
+    data = kind(facts | {"name": card.name, "data_hash": ""})
     for part in SPLITS:
         counts = sum(np.bincount(y_n.numpy(), minlength=data.classes) for _, y_n in data.stream(part))
         facts["splits"][part]["per_class"] = counts.tolist()
-    first_x, first_y = data._chunk("train", 0)
+    first_x, first_y = (part.numpy() for part in next(data.stream("train")))
     return facts | {"fingerprint": hashlib.sha256(first_x.tobytes() + first_y.tobytes()).hexdigest()}

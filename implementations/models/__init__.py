@@ -56,6 +56,21 @@ def _dropout(default: float) -> dict[str, Any]:
     }
 
 
+def _recurrent(name: str) -> dict[str, Any]:
+    """An entry of ``BUILDERS``: ``masked`` where the last value of each of the ``steps`` of a sample is a mask."""
+    arguments = {
+        "steps": {"type": "integer", "minimum": 1},
+        "hidden": {**_WIDTHS, "minItems": 1},
+        "masked": {"type": "boolean", "default": False},
+    }
+    return {
+        "module": "implementations.models.recurrent",
+        "named": True,
+        "inputs": "dense",
+        "schema": _schema(name, required=("steps", "hidden"), **arguments),
+    }
+
+
 # Argument checks are JSON schemas; config reports what breaks them. ``split`` has the first letter of the labels of a
 # model's units and the argument that says how many there are (``h1`` are the units of ``hidden[0]``);
 # a model without it cannot be split. ``named``: its module builds several models, and is told which.
@@ -109,6 +124,17 @@ BUILDERS: dict[str, dict[str, Any]] = {
             statistics={"enum": _STATISTICS, "default": "population"},
         ),
     },
+    "cnn": {
+        "module": "implementations.models.cnn",
+        "inputs": "dense",
+        "schema": _schema(
+            "cnn",
+            required=("filters", "hidden"),
+            filters={**_WIDTHS, "minItems": 1},
+            kernel={"enum": [1, 3, 5, 7, 9, 11], "default": 5},
+            hidden=_WIDTHS,
+        ),
+    },
     "lenet5": _convnet("lenet5"),
     "alexnet": _convnet(
         "alexnet",
@@ -121,6 +147,8 @@ BUILDERS: dict[str, dict[str, Any]] = {
     "vgg_small": _convnet("vgg_small", width=_WIDTH, dropout=_dropout(0)),
     "inception_v3": _convnet("inception_v3", width=_WIDTH, dropout=_dropout(0.5)),
     "resnet50": _convnet("resnet50", width=_WIDTH),
+    "rnn": _recurrent("rnn"),
+    "lstm": _recurrent("lstm"),
 }
 
 

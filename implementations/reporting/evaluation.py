@@ -30,7 +30,7 @@ from implementations.reporting.statistics import (
 from implementations.reporting.utterances import METRICS, NotComparable, Redrawn, Utterances
 
 # What a claim may be over that has no runs or plans of its own which could have failed.
-PLANNED = ("layers", "searches", "predictions")
+PLANNED = ("layers", "searches", "predictions", "projections", "exactness")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ _WHOLE = (
     "n", "base_threads", "diverged", "runs", "ng_update_period", "reference_words", "worker_params", "width",
     "hidden_layers", "memory_limit_bytes", "passes", "reached", "pairs", "seeds_crossing", "params", "image",
     "network_bytes", "state_bytes_max", "layers", "nodes", "edges", "configurations",
-    "node_eliminations", "edge_eliminations", "remaining", "layer_params", "devices", "best_workers",
+    "node_eliminations", "edge_eliminations", "remaining", "layer_params", "devices", "best_workers", "group_size",
+    "staleness", "staleness_max", "base_global_batch", "steps_per_job", "least_steps_per_job",
 )  # fmt: skip
 _TEXT = (
     "paper", "evidence", "cluster", "method", "dataset", "data_kind", "model", "scaling", "algorithm", "mixing",
@@ -66,10 +67,19 @@ _TEXT = (
     "spread", "base", "command", "metric", "run_id", "status", "note", "formula", "variant", "server", "partition",
     "sharding", "experiments", "name", "plain_model", "first", "second", "faster_below", "faster_above", "source",
     "strategy", "objective", "sync", "degrees", "compute_source", "reason", "layer", "kind", "out", "configuration",
-    "printed",
+    "printed", "execution", "cut", "what", "precision", "constants", "capped_by",
 )  # fmt: skip
 
-_FLAGS = ("oversubscribed", "matches_closed_form", "redraw", "lost_steps", "fits", "best", "finished")
+_FLAGS = (
+    "oversubscribed",
+    "matches_closed_form",
+    "redraw",
+    "lost_steps",
+    "fits",
+    "best",
+    "finished",
+    "bytes_as_predicted",
+)
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:

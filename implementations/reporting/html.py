@@ -230,6 +230,28 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "base_valid_loss": ("validation loss, one device", brief),
     "valid_loss": ("validation loss", brief),
     "base_accuracy": ("accuracy, one device", number),
+    "base_global_batch": ("base's global batch", number),
+    "speedup_told": ("speedup (x)", text),
+    "seconds_told": ("training (s)", text),
+    "accuracy_told": ("test accuracy (%)", text),
+    "jobs_per_step": ("jobs a step", number),
+    "barrier_step_s": ("step, barrier (ms)", milliseconds),
+    "jobs_step_s": ("step, jobs (ms)", milliseconds),
+    "barrier_exchange_s": ("exchange, barrier (ms)", milliseconds),
+    "jobs_exchange_s": ("exchange, jobs (ms)", milliseconds),
+    "exchange_ratio": ("exchanges, jobs over barrier (x)", brief),
+    "step_ratio": ("steps, jobs over barrier (x)", brief),
+    "schedule_share": ("scheduling, of a step by jobs (%)", percent),
+    "serialise_share": ("serialisation, of a step by jobs (%)", percent),
+    "alone_bytes": ("one worker would need (MB)", scaled(MB)),
+    "memory_bytes": ("memory of the machine (MB)", scaled(MB)),
+    "step_bytes": ("sent in a step (bytes)", number),
+    "expected_bytes": ("closed form (bytes)", number),
+    "staleness": ("late by at most (updates)", number),
+    "staleness_mean": ("late by, mean", number),
+    "staleness_max": ("late by, most", number),
+    "synchronous_accuracy": ("synchronous (%)", percent),
+    "least_steps_per_job": ("fewest steps between exchanges", number),
     "ours_s": ("ours (ms)", milliseconds),
     "reference_s": ("reference (ms)", milliseconds),
     "ratio_low": ("low", brief),
@@ -245,10 +267,11 @@ SAID_ONCE = (
     "ng_update_period", "init", "schedule", "settings", "method", "mixing", "content", "lr_scaling", "sync_period",
     "reference_words", "epochs_done", "diverged", "formula", "local_steps", "variant", "server", "partition", "redraw",
     "overlap", "lost_steps", "sharding", "passes", "memory_limit_bytes", "target_value", "hidden_layers", "plain_model",
-    "sync", "objective", "degrees", "compute_source", "image", "experiments", "time_limit_s", "global_batch",
+    "sync", "objective", "degrees", "compute_source", "image", "experiments", "time_limit_s", "global_batch", "kind",
+    "execution", "cut", "group_size", "staleness", "precision", "steps", "base", "oversubscribed",
 )  # fmt: skip
 # Values that go without saying: a column of nothing else is left out.
-UNSAID = {"variant": "default", "passes": 1}
+UNSAID = {"variant": "default", "passes": 1, "cut": "auto", "group_size": 0, "staleness": 0}
 
 
 @dataclass(frozen=True)

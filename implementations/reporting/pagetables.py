@@ -135,6 +135,45 @@ def search(table: pd.DataFrame) -> pd.DataFrame:
     ]  # fmt: skip
 
 
+def spark_speedup(table: pd.DataFrame) -> pd.DataFrame:
+    """Speedups with their spreads in one cell; a row without a base stands once, where no other has one."""
+    keys = [name for name in table.columns if name not in _BASE]
+    known = table.assign(_known=table["speedup"].notna()).sort_values(
+        "_known", ascending=False, kind="stable"
+    )
+    first = ~known.duplicated(keys)
+    rows = known[known["_known"] | first].sort_index()
+    told = rows.to_dict("records")
+    return rows.assign(
+        seconds_told=[spread(row, "seconds") for row in told], speedup_told=[spread(row, "speedup") for row in told]
+    )[["cluster", "kind", "model", "model_params", "dataset", "data_size", "variant", "execution", "workers",
+       "oversubscribed", "speedup_told", "base", "seconds_told", "base_seconds", "scaling", "global_batch",
+       "base_global_batch", "threads_per_worker", "base_threads", "sync_period", "cut", "group_size", "optimizer",
+       "epochs", "n", "command"]]  # fmt: skip
+
+
+_BASE = (
+    "base",
+    "base_seconds",
+    "base_global_batch",
+    "base_threads",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+)
+
+
+def spark_async(table: pd.DataFrame) -> pd.DataFrame:
+    """Late updates with the spread of accuracies in one cell."""
+    rows = table.to_dict("records")
+    return table.assign(
+        accuracy_told=[spread(row, "accuracy", percent) for row in rows],
+        points_lost=[None if pd.isna(row["points_lost"]) else f"{row['points_lost']:.2f}" for row in rows],
+    )[["kind", "model", "dataset", "data_size", "workers", "optimizer", "minibatch", "epochs", "staleness", "lr",
+       "accuracy_told", "synchronous_accuracy", "points_lost", "train_loss", "staleness_mean", "staleness_max", "n",
+       "diverged", "command"]]  # fmt: skip
+
+
 ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "targets": targets,
     "times": times,
@@ -143,4 +182,6 @@ ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "memory": memory,
     "plans": plans,
     "search": search,
+    "spark_speedup": spark_speedup,
+    "spark_async": spark_async,
 }

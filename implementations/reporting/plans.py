@@ -86,8 +86,9 @@ def as_searches(source: pd.DataFrame | str | Path | None) -> pd.DataFrame:
 
 
 def as_exactness(source: pd.DataFrame | str | Path | None) -> pd.DataFrame:
-    """The rows of ``exactness.parquet``, or of a frame, with every column; no rows where there is no such file."""
-    return _as(source, EXACTNESS_COLUMNS, {"paper": PAPER, "evidence": "simulated"})
+    """This paper's rows of ``exactness.parquet``, or of a frame; no rows where there is no such file."""
+    rows = _as(source, EXACTNESS_COLUMNS, {"paper": PAPER, "evidence": "simulated"})
+    return rows[rows["paper"] == PAPER].reset_index(drop=True)
 
 
 def _as(

@@ -16,7 +16,7 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
-from implementations.reporting import layerwise_findings, subnets
+from implementations.reporting import layerwise_findings, spark, spark_findings, subnets
 from implementations.reporting import plans as planning
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
@@ -32,7 +32,8 @@ from implementations.reporting.wordtable import corpus_name
 
 # Tables in the order of the page; the others have sections of their own.
 PAPER_TABLES = ("plans", "search", "plan", "prediction", "degrees", "equivalence", "exactness", "targets", "times",
-                "crossings", "width", "memory", "speedup", "time_split", "accuracy", "volume", "tuning")  # fmt: skip
+                "crossings", "width", "memory", "speedup", "time_split", "spark_exactness", "spark_speedup",
+                "spark_executions", "spark_memory", "spark_async", "accuracy", "volume", "tuning")  # fmt: skip
 # Parts of a paper's section for figures beside its main ones, and their headings.
 SECTIONS = {
     "images": "The same on images",
@@ -198,6 +199,8 @@ def _findings(key: str, tables: dict[str, pd.DataFrame]) -> list[str]:
     """What a paper's tables say, in sentences."""
     if key == subnets.PAPER:
         return findings(*(tables[name] for name in ("targets", "width", "crossings")))
+    if key == spark.PAPER:
+        return spark_findings.findings(tables)
     return layerwise_findings.findings(tables) if key == planning.PAPER else []
 
 

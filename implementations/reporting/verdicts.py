@@ -24,6 +24,7 @@ from implementations.reporting.grouping import command_for
 from implementations.reporting.layerwise import predictions
 from implementations.reporting.plans import as_plans, as_searches, described, layers_of, links
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
+from implementations.reporting.spark import as_projections, exactness_rows
 from implementations.reporting.utterances import Utterances, as_utterances
 
 COLUMNS = [
@@ -63,8 +64,13 @@ def results_of(
     plans: pd.DataFrame | None = None,
     searches: pd.DataFrame | None = None,
     networks: Mapping[str, float] | None = None,
+    projections: pd.DataFrame | str | Path | None = None,
+    exactness: pd.DataFrame | str | Path | None = None,
 ) -> Results:
-    """The tables that claims are judged over. Timings get their records' columns. ``networks``: of ``plans.links``."""
+    """The tables that claims are judged over. Timings get their records' columns. ``networks``: of ``plans.links``.
+
+    ``projections`` and ``exactness``: ``spark.parquet`` and ``exactness.parquet``, or their rows.
+    """
     plans = described(as_plans(plans), networks)
     tables = {
         "records": runs,
@@ -73,6 +79,8 @@ def results_of(
         "layers": layers_of(plans),
         "searches": as_searches(searches),
         "predictions": predictions(runs, plans),
+        "projections": as_projections(projections),
+        "exactness": exactness_rows(exactness).assign(status="ok"),
     }
     return Results(tables, Utterances(as_utterances(utterances)))
 
@@ -86,17 +94,28 @@ def make_claims(
     tier: str | None = None,
     plans: pd.DataFrame | str | Path | None = None,
     searches: pd.DataFrame | str | Path | None = None,
+    projections: pd.DataFrame | str | Path | None = None,
+    exactness: pd.DataFrame | str | Path | None = None,
 ) -> pd.DataFrame:
     """Judge every claim of ``config_dir`` and write ``out`` and a parquet beside it.
 
     ``utterances``: ``utterances.parquet``, or its rows; without it no claim can be judged over speakers. ``tier``: of
     the runs; what was judged names the command of that tier, as another would give other numbers. ``plans``,
-    ``searches``: ``plans.parquet`` and ``search.parquet``, or their rows.
+    ``searches``: ``plans.parquet`` and ``search.parquet``, or their rows, and so ``projections`` and ``exactness``.
     """
     runs, timings = as_runs(runs), as_timings(timings)
     claims, published = load_claims(config_dir), load_published(config_dir)
     table = judge_all(
-        claims, published, runs, timings, as_utterances(utterances), plans, searches, links(config_dir)
+        claims,
+        published,
+        runs,
+        timings,
+        as_utterances(utterances),
+        plans,
+        searches,
+        links(config_dir),
+        projections,
+        exactness,
     )
     if tier:
         with_it = {claim.id for claim in claims if tier in claim.body["needs"]["tiers"]}
@@ -115,9 +134,13 @@ def judge_all(
     plans: pd.DataFrame | str | Path | None = None,
     searches: pd.DataFrame | str | Path | None = None,
     networks: Mapping[str, float] | None = None,
+    projections: pd.DataFrame | str | Path | None = None,
+    exactness: pd.DataFrame | str | Path | None = None,
 ) -> pd.DataFrame:
     """One row for each claim (each published number of a ``published_value`` claim), kind of evidence and data set."""
-    results = results_of(runs, timings, utterances, as_plans(plans), as_searches(searches), networks)
+    results = results_of(
+        runs, timings, utterances, as_plans(plans), as_searches(searches), networks, projections, exactness
+    )
     rows = [row for claim in claims for row in judge(claim, published, results)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     numbers = ["ours", "ci_low", "ci_high"]

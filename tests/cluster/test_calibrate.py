@@ -132,6 +132,16 @@ def test_shapes_of_points_are_told_once_each():
     assert (optimizer["name"], optimizer["ng_rank_in"]) == ("ng_sgd", 7)
 
 
+def test_steps_of_rmsprop_are_shapes_of_their_own():
+    fc = {"name": "fc", "hidden": [8]}
+    point = Point("spark", "sequential", "digits", fc, 1, "measured", 1, minibatch=16, optimizer="rmsprop")
+    (shape,) = calibration.shapes_of([replace(point, seed=2), point])
+    assert shape["label"] == point.step_label == "rmsprop:fc-8"
+    step = calibration._TrainingStep(shape, torch.rand(50, 64))
+    assert isinstance(step.optimizer, torch.optim.RMSprop)
+    assert step.run(2).shape == (2, 2) and bool(step.net.theta_wp.isfinite().all())
+
+
 def test_a_step_is_timed_with_the_points_own_optimizer():
     fc = {"name": "fc", "hidden": [8]}
     point = Point("averaging", "sequential", "digits", fc, 1, "measured", 1, minibatch=16, optimizer="ng_sgd")

@@ -355,3 +355,66 @@ def test_shares_by_kind_are_read():
     values["device"]["efficiency_by_kind"] = {"pool": figure(0.7)}
     with pytest.raises(UserError, match="efficiency_by_kind"):
         machine.build(values)
+
+
+SPARK = {
+    "job_s": figure(0.1),
+    "task_s": figure(0.01),
+    "up_bytes_per_s": figure(1e8),
+    "down_bytes_per_s": figure(2e8),
+    "start_s": figure(7.0),
+    "memory_bytes": figure(1e9),
+}
+
+
+def test_the_section_of_spark_is_read_and_inherited(tmp_path):
+    cluster = machine.build(described(spark=SPARK))
+    assert cluster.spark == machine.Spark(0.1, 0.01, 1e8, 2e8, 7.0, 1e9)
+    assert machine.build(described()).spark is None
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(described(name="base", spark=SPARK)))
+    (tmp_path / "like.yaml").write_text(yaml.safe_dump({"name": "like", "like": "base", "nodes": 9}))
+    assert machine.load("like", tmp_path, tmp_path).spark == cluster.spark
+    without = {key: value for key, value in SPARK.items() if key != "task_s"}
+    with pytest.raises(UserError, match="toy: spark: 'task_s' is a required property"):
+        machine.build(described(spark=without), "toy")
+
+
+@pytest.mark.parametrize(
+    "op, payload, sent, up, down",
+    [
+        ("gather", 800, 3200, 800, 3200),
+        ("scatter_sum", 800, 800, 3200, 800),
+        ("sum", 800, 3200, 3200, 3200),
+        ("pairs", 200, 600, 600, 600),
+    ],
+)
+def test_what_goes_through_the_driver_takes_a_job_and_its_bytes(op, payload, sent, up, down):
+    """Four workers on two nodes of two: half of the bytes leave the driver's node."""
+    assert machine.driver_bytes(op, 4, payload, sent) == (up, down)
+    cluster = machine.build(described(spark=SPARK))
+    expected = 0.1 + 4 * 0.01 + up / 1e8 + down / 2e8 + (up + down) / 2 / 1e9
+    assert cluster.communication_s(op, "driver", 5, payload, sent, 4, workers=4) == pytest.approx(expected)
+    with pytest.raises(UserError, match="toy: its file has no section spark"):
+        machine.build(described()).communication_s(op, "driver", 5, payload, sent)
+
+
+def test_the_bytes_through_the_driver_are_those_that_a_trace_tells():
+    """From what runs book: the most that one hands over or is given, and the most that one sends."""
+    from implementations.spark.program import Exchange
+    from implementations.spark.traffic import through_driver
+
+    for exchange in (
+        Exchange("gather", (6, 8), 1, (3, 3, 2)),
+        Exchange("scatter_sum", (6, 8), 1, (3, 3, 2)),
+        Exchange("sum", (48,)),
+        Exchange("pairs", pairs={(0, 1): (4, 2), (1, 0): (4, 1), (2, 1): (4, 2)}),
+    ):
+        form = through_driver(exchange, 3)
+        payload, sent = max(*form.up, *form.down), max(*form.up, sum(form.down))
+        assert machine.driver_bytes(exchange.kind, 3, payload, sent) == (sum(form.up), sum(form.down))
+
+
+def test_all_workers_share_the_adapter_of_a_parameter_server():
+    cluster = machine.build(described())
+    assert cluster.communication_s("push", "server", 5, 1e6, 1e6) == pytest.approx(1e-5 + 4e6 / 1e9)
+    assert cluster.communication_s("pull", "server", 3, 1e6, 2e6) == pytest.approx(1e-6 + 2e6 / 1e10)

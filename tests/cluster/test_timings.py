@@ -19,7 +19,7 @@ from implementations.timings import (
     validation,
     write_timings,
 )
-from tests.cluster.toys import BATCH, MODEL, PARAMS, events, steps_table, with_links
+from tests.cluster.toys import BATCH, MODEL, PARAMS, events, figure, steps_table, with_links
 
 STEP_S = 1e-3 + 1e-5
 
@@ -333,3 +333,34 @@ def test_a_projection_borrows_the_steps_that_runs_here_took_to_their_target(tmp_
     assert math.isinf(projected["time_to_own_target_high_s"])
     assert math.isnan(without["time_to_own_target_s"])
     assert table.loc[table["evidence"] != "projected", "time_to_own_target_s"].isna().all()
+
+
+def test_runs_by_sparks_jobs_have_times_where_something_is_known_of_these(tmp_path, cluster):
+    """Ten sums of 40 kB by two workers through the driver: ten jobs, and the bytes of both, up and down."""
+    spark = {"job_s": 0.1, "task_s": 0.01, "up_bytes_per_s": 1e7, "down_bytes_per_s": 1e7}
+    known = with_links(name="known", steps=steps_table(), spark={k: figure(v) for k, v in spark.items()})
+    here = run("jobs", tmp_path, workers=2, method="spark", variant="data")
+    trace = tmp_path / "runs" / "jobs" / "trace.parquet"
+    table = pd.read_parquet(trace)
+    table.loc[table["kind"] == "comm", ["op", "algorithm", "group_size"]] = ["sum", "driver", 3]
+    table.to_parquet(trace)
+    found = timings(pd.DataFrame([here]), tmp_path, [cluster, known])
+    assert found["cluster"].tolist() == ["known"]
+    assert found.loc[0, "comm_s"] == pytest.approx(10 * (0.1 + 2 * 0.01 + 2 * 2 * 40_000 / 1e7))
+
+
+def test_a_model_parallel_worker_takes_the_step_of_its_samples_in_the_whole_network(tmp_path, cluster):
+    """It has a part of the weights, and all samples of its group: as many operations."""
+    part = run("part", tmp_path, workers=2, method="spark", variant="model", worker_params=PARAMS // 2)
+    found = timings(pd.DataFrame([part]), tmp_path, [cluster])
+    assert found.loc[0, "compute_source"] == timemodel.CALIBRATED
+
+
+def test_spark_has_projections_of_its_own(tmp_path, cluster):
+    point = Point(
+        "spark", "spark", "digits", {"name": "fc", "hidden": [8]}, 2, "projected", 0, variant="model",
+        network=cluster.name,
+    )  # fmt: skip
+    assert timings(pd.DataFrame([run("a", tmp_path)]), tmp_path, [cluster], projected=[point])[
+        "run_id"
+    ].tolist() == ["a"]

@@ -17,6 +17,7 @@ PAIRS = {
     "speech_commands": "generated_keywords",
     "speech_commands_small": "generated_keywords_small",
 }
+TEXTS = {"shakespeare": "king_james"}  # both real
 
 
 @pytest.fixture
@@ -35,13 +36,18 @@ def leave_outcome(folder, name, ok):
 
 def test_cards_name_their_stand_ins():
     cards = {name: load_card(name) for name in names()}
-    assert {name: card.stand_in for name, card in cards.items() if card.stand_in} == PAIRS
+    assert {name: card.stand_in for name, card in cards.items() if card.stand_in} == PAIRS | TEXTS
     for name, stand_in in PAIRS.items():
         mine, other = cards[name].values, cards[stand_in].values
         assert (mine["data_kind"], other["data_kind"]) == ("real", "generated")
         assert mine["kind"] == other["kind"]
         assert mine["sizes"]["input_shape"] == other["sizes"]["input_shape"]
         assert not other["files"] and "stand_in" not in other  # nothing of it has to be fetched
+    for name, stand_in in TEXTS.items():
+        mine, other = cards[name].values, cards[stand_in].values
+        assert mine["kind"] == other["kind"] == "text" and "stand_in" not in other
+        assert mine["sizes"]["input_shape"] == other["sizes"]["input_shape"]
+        assert any("pypi" in source for source in other["sources"])  # where the suite itself is had from
 
 
 def test_what_failed_is_replaced_and_nothing_else(elsewhere):

@@ -20,6 +20,7 @@ from implementations.reporting.plans import (
     RELATED,
     SEARCH_COLUMNS,
 )
+from implementations.reporting.spark import EXACTNESS_COLUMNS, PROJECTION_COLUMNS
 
 CONFIG = Path(__file__).parents[2] / "config"
 SCHEMA = yaml.safe_load((CONFIG / "schemas" / "claims.schema.yaml").read_text())
@@ -104,7 +105,7 @@ def counts_only(claim):
 def test_projections_are_at_best_consistent():
     for claim in CLAIMS.values():
         how = claim["evaluate"]
-        planned = how["over"] in ("plans", "layers") and not counts_only(claim)
+        planned = how["over"] in ("plans", "layers", "projections") and not counts_only(claim)
         if how["select"].get("evidence") == "projected" or planned:
             assert claim["holds_as"] == "consistent (projected)", claim["id"]
         else:
@@ -233,6 +234,8 @@ OVER = {
     "layers": set(LAYER_COLUMNS),
     "searches": set(SEARCH_COLUMNS),
     "predictions": set(PREDICTION_COLUMNS),
+    "projections": set(PROJECTION_COLUMNS),
+    "exactness": set(EXACTNESS_COLUMNS),
 }
 
 

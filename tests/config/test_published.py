@@ -32,15 +32,19 @@ def layerwise():
     return numbers("layerwise")
 
 
-@pytest.mark.parametrize("paper", ["averaging", "ist", "layerwise"])
+# bars of several networks and strategies need both to be told apart
+FURTHER = {"layerwise": ["model", "strategy"], "spark": ["model", "data_size", "params"]}
+
+
+@pytest.mark.parametrize("paper", ["averaging", "ist", "layerwise", "spark"])
 def test_every_row_is_complete(paper):
     table = numbers(paper)
-    # bars of several networks and strategies need both to be told apart
-    assert list(table.columns) == COLUMNS + (["model", "strategy"] if paper == "layerwise" else [])
+    assert list(table.columns) == COLUMNS + FURTHER.get(paper, [])
     assert table["id"].is_unique
     assert set(table["paper"]) == {paper}
     assert set(table["read_as"]) <= {"text", "table", "digitised", "review", "memory", "derived"}
-    assert set(table["role"]) == {"target", "input", "context"}
+    # of Spark nothing is taken out of the paper, as there is nothing to take
+    assert set(table["role"]) == {"target", "context"} | ({"input"} if paper != "spark" else set())
     for column in ("metric", "value", "read_as", "role", "source"):
         assert table[column].notna().all(), column
     assert set(table.loc[table["unit"].isna(), "metric"]) <= {"learning_rate"}
@@ -272,3 +276,23 @@ def test_the_laws_of_one_layer_have_the_printed_best_numbers_of_devices(layerwis
         for count, total in totals.items():
             assert layerwise.loc[f"lw-figure3-{layer}-w{count}", "value"] == pytest.approx(total, abs=0.6)
         assert layerwise.loc[f"lw-best-degree-{layer}", "value"] == min(totals, key=totals.get)
+
+
+# -- Spark: an abstract, and what a review says ------------------------------------------------------------------------
+
+
+def test_only_the_abstract_was_read_and_what_a_review_says_is_marked():
+    table = numbers("spark")
+    assert list(table.index[table["read_as"] == "text"]) == ["spark-speedup-cnn"]
+    assert set(table.loc[table["version"] != "arXiv v1", "read_as"]) == {"review", "derived"}
+    said = table[table["read_as"] == "review"]
+    assert said["source"].str.contains("not checked").all()
+    assert said.loc[said["role"] == "target", "note"].str.contains("unverified").all()
+    assert set(table.loc[table["read_as"] == "derived", "role"]) == {"context"}
+
+
+def test_both_readings_of_the_parameters_are_there_and_neither_is_judged():
+    table = numbers("spark")
+    printed, probable = (table.loc[f"spark-params-fc-{name}"] for name in ("printed", "probable"))
+    assert printed["value"] == table.loc["spark-speedup-fc-5-cpus", "params"] == 1000 * probable["value"]
+    assert printed["role"] == probable["role"] == "context"

@@ -18,7 +18,7 @@ def test_speech_says_whose_it_is_and_stand_ins_are_there(toy):
     kinds = {card.name: card.values["data_kind"] for card in cards if card.values["kind"] == "speech"}
     assert kinds == {"an4": "real", "generated_words": "generated", "switchboard": "licensed"}
     stand_ins = {card.stand_in for card in cards if card.stand_in}
-    assert stand_ins == {"generated_words", "generated_keywords", "generated_keywords_small"}
+    assert stand_ins == {"generated_words", "generated_keywords", "generated_keywords_small", "king_james"}
     toy.card["kind"] = "speech"
     toy.write([])
     with pytest.raises(UserError, match="'data_kind' is a required property"):

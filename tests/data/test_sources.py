@@ -283,7 +283,7 @@ def test_a_repository_that_fails_names_the_ways_out(toy, repository, source, mes
     with pytest.raises(UserError, match=message) as raised:
         prepare("toy", **toy.where)
     assert "by hand: Ask owner." in str(raised.value) and "set PARATRAIN_DATA=FOLDER" in str(raised.value)
-    assert str(raised.value).endswith("'teacher' is made on this machine and can stand in for it.")
+    assert str(raised.value).endswith("'teacher' can stand in for it.")
 
 
 def test_a_repository_cut_short_is_not_taken(toy, repository):

@@ -22,7 +22,7 @@ def record(**given: Any) -> dict[str, Any]:
     """A whole record: an ok simulated averaging run unless told otherwise."""
     values: dict[str, Any] = dict.fromkeys(types())
     values |= {
-        "schema_version": 3,
+        "schema_version": 4,
         "paper": "averaging",
         "experiments": ["speedup/simulated"],
         "method": "averaging",

@@ -18,6 +18,7 @@ from implementations.workflow import leave_outcome
 TABLES = (
     "speedup", "time_split", "accuracy", "wer", "volume", "targets", "times", "crossings", "width", "memory",
     "plans", "search", "prediction", "plan", "degrees", "equivalence", "exactness",
+    "spark_exactness", "spark_speedup", "spark_executions", "spark_memory", "spark_async",
     "tuning", "validation", "fitted", "loss", "runs", "failures",
 )  # fmt: skip
 RESULTS = Path("results")

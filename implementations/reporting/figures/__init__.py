@@ -23,6 +23,7 @@ from implementations.reporting.figures.quality import accuracy_figure, curves_fi
 from implementations.reporting.figures.ranks import ranks_figure
 from implementations.reporting.figures.recipes import init_figure, rates_figure
 from implementations.reporting.figures.sizes import sizes_figures
+from implementations.reporting.figures.spark import spark_figures
 from implementations.reporting.figures.speech import (
     drift_figure,
     errors_figure,
@@ -34,6 +35,8 @@ from implementations.reporting.figures.timesplit import time_split_figure, valid
 from implementations.reporting.files import write_whole
 from implementations.reporting.grouping import most_frequent
 from implementations.reporting.rows import as_timings
+from implementations.reporting.spark import PAPER as SPARK
+from implementations.reporting.spark import as_projections
 from implementations.reporting.tables import command_for, reported, speedup_table, trials
 from implementations.reporting.targets import bandwidths
 from implementations.reporting.utterances import as_utterances
@@ -55,13 +58,14 @@ def make_figures(
     losses: pd.DataFrame | None = None,
     plans: pd.DataFrame | str | Path | None = None,
     searches: pd.DataFrame | str | Path | None = None,
+    projections: pd.DataFrame | str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Draw every figure of every paper into ``out_dir/<paper>`` and write the index ``out_dir/figures.json``.
 
     A figure without data is drawn empty and says so; the sizes and clusters figures need several sizes or clusters,
     those of speech runs of speech, and take their intervals from ``utterances`` (``utterances.parquet``, or its rows).
     ``losses``: the time model's split of the lost efficiency, see ``losses.loss_table``. ``plans``, ``searches``:
-    ``plans.parquet`` and ``search.parquet``, or their rows.
+    ``plans.parquet`` and ``search.parquet``, or their rows; ``projections``: ``spark.parquet``, or its rows.
     Returns the index: paper, section, name, title, caption, alt, command and files of each.
     """
     runs, timings, results_dir = as_runs(runs), as_timings(timings), Path(results_dir)
@@ -69,16 +73,19 @@ def make_figures(
     published = load_published(config_dir) if published is None else published
     planned = planning.described(planning.as_plans(plans), planning.links(config_dir))
     searched = planning.as_searches(searches)
+    projected = as_projections(projections)
     index = []
-    for paper in sorted(
-        {*results["paper"].dropna(), *planned["paper"].dropna(), *searched["paper"].dropna()}
-    ):
+    sources = (results, planned, searched, projected)
+    for paper in sorted({paper for source in sources for paper in source["paper"].dropna()}):
         if paper == planning.PAPER:
             own = results[results["paper"] == paper]
             made = layerwise_figures(own, planned, searched, published, results_dir, paper, tier)
         elif paper == subnets.PAPER:
             own = results[results["paper"] == paper]
             made = subnet_figures(own, timings, published, bandwidths(config_dir), results_dir, paper, tier)
+        elif paper == SPARK:
+            own = results[results["paper"] == paper]
+            made = spark_figures(own, timings, projected, published, results_dir, paper, tier)
         else:
             made = paper_figures(results, timings, published, validation, results_dir, paper, tier, losses)
             made += speech_figures(runs, errors, published, results_dir, paper, tier)

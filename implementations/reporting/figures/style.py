@@ -47,6 +47,20 @@ STRATEGY_LABELS = {
     "layerwise": "layer-wise",
 }
 STRATEGY_DASHES = {"single": "-", "data": "--", "model": ":", "owt": "-.", "layerwise": "-"}
+# Variants of training on Spark: those that are a method have its colour. Of executions the slower has a lighter tone.
+VARIANT_COLOURS = {
+    "model": METHOD_COLOURS["model_parallel"],
+    "data": METHOD_COLOURS["data_parallel"],
+    "hybrid": METHOD_COLOURS["spark"],
+    "async": "#882255",
+}
+VARIANT_LABELS = {
+    "model": "model parallel",
+    "data": "data parallel",
+    "hybrid": "hybrid",
+    "async": "asynchronous",
+}
+EXECUTION_LABELS = {"barrier": "barrier", "job_per_exchange": "a job an exchange"}
 # By which dimension a layer is split most: pale fills that black text can be read on (Tol's light colours).
 DIMENSION_COLOURS = {
     "n": "#77AADD",
@@ -64,6 +78,14 @@ DIMENSION_LABELS = {
     "hw": "height and width",
     "": "one device",
 }
+# Parts of a step on Spark; computation and communication look as they do among the parts of the time.
+STEP_STYLES = {
+    "step_compute_s": ("compute", "#4D4D4D", ""),
+    "step_serialise_s": ("serialisation", "#F2F2F2", "||||"),
+    "step_schedule_s": ("scheduling", "#9A9A9A", "xxxx"),
+    "step_exchange_s": ("exchange", "#FFFFFF", "////"),
+    "step_other_s": ("other", "#C9C9C9", ""),
+}
 OTHER_COLOUR = "#7F7F7F"  # a method that has no colour of its own yet
 METHOD_LABELS = {
     "sequential": "sequential",
@@ -75,8 +97,8 @@ METHOD_LABELS = {
     "model_parallel": "model parallel",
 }
 # Where all runs are of one method, colours say the optimiser; none is a method's (Tol's muted colours).
-OPTIMIZER_COLOURS = {"ng_sgd": "#332288", "sgd": "#999933"}
-OPTIMIZER_LABELS = {"ng_sgd": "NG-SGD", "sgd": "plain SGD"}
+OPTIMIZER_COLOURS = {"ng_sgd": "#332288", "sgd": "#999933", "rmsprop": "#AA4499"}
+OPTIMIZER_LABELS = {"ng_sgd": "NG-SGD", "sgd": "plain SGD", "rmsprop": "RMSprop"}
 EVIDENCE_MARKERS = {"measured": "o", "simulated": "s", "projected": "D", "fitted": "v", "published": "*"}
 
 # Parts of the time are greys with hatches: they print, and take no method's colour.
