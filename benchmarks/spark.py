@@ -91,9 +91,9 @@ def steps_s(model: dict[str, Any], steps: int, comm: Any) -> float:
 
 
 def _in_stage(model: dict[str, Any], steps: int, rank: int) -> float:
-    from implementations.cluster.distributed import DistributedCommunicator
+    from implementations.cluster.sockets import SocketCommunicator
 
-    return steps_s(model, steps, DistributedCommunicator(Ledger()))
+    return steps_s(model, steps, SocketCommunicator(Ledger()))
 
 
 def staged_s(model: dict[str, Any], steps: int, workers: int) -> float:
@@ -229,11 +229,11 @@ def _data_parallel_s(model: dict[str, Any], steps: int) -> float:
 
 
 def _replica_steps(model: dict[str, Any], steps: int, rank: int) -> float:
-    from implementations.cluster.distributed import DistributedCommunicator
+    from implementations.cluster.sockets import SocketCommunicator
     from implementations.spark.replicas import average_
 
     torch.set_num_threads(1)
-    comm = DistributedCommunicator(Ledger())
+    comm = SocketCommunicator(Ledger())
     net = models.build(model, FEATURES, CLASSES, 1, torch_stream(1, "init"))
     x_wbi, y_wb = torch.randn(1, BATCH // RANKS, FEATURES), torch.randint(0, CLASSES, (1, BATCH // RANKS))
     optimizer = torch.optim.SGD([net.theta_wp], lr=1e-3)

@@ -15,7 +15,7 @@ _SESSIONS = "implementations.cluster.spark"
 # What joins the workers of a run, by what starts them, or by evidence where nothing does.
 _COMMUNICATORS = {
     "mpi": ["implementations.cluster.mpi"],
-    "spark": ["implementations.cluster.distributed", "implementations.cluster.spark.stage"],
+    "spark": ["implementations.cluster.sockets", "implementations.cluster.spark.stage"],
     "simulated": ["implementations.cluster.simulated"],
 }
 

@@ -204,7 +204,7 @@ def _on_spark(running: Any, point: Point, results: Path) -> Trained:
 
 def _in_stage(point: dict[str, Any], results: str, rank: int) -> Any:
     """One worker of a barrier stage; arrays are sent back, as tensors would come by shared memory."""
-    from implementations.cluster.distributed import DistributedCommunicator
+    from implementations.cluster.sockets import SocketCommunicator
 
-    weights, sent = _train(Point.from_json(point), Path(results), DistributedCommunicator)
+    weights, sent = _train(Point.from_json(point), Path(results), SocketCommunicator)
     return [weight.numpy() for weight in weights], sent

@@ -75,9 +75,9 @@ def run_point(running: Session, point: Point, code_hash: str, results: Path) -> 
 
 def train_rank(point: dict[str, Any], code_hash: str, results: str, rank: int) -> dict[str, Any] | None:
     """Train in one task of the stage, a rank of torch.distributed; rank 0 returns what is to be known."""
-    from implementations.cluster.distributed import DistributedCommunicator
+    from implementations.cluster.sockets import SocketCommunicator
 
-    values = train(Point.from_json(point), code_hash, Path(results), DistributedCommunicator)
+    values = train(Point.from_json(point), code_hash, Path(results), SocketCommunicator)
     return values if rank == 0 else None
 
 

@@ -68,7 +68,7 @@ def test_sessions_count_for_the_runs_that_have_one(monkeypatch):
     monkeypatch.setattr(codehash, "closure", lambda *a, **k: seen.append(closure(*a, **k)) or seen[-1])
     assert codehash.code_hash("spark", "measured") != codehash.code_hash("spark", "simulated")
     measured, simulated = seen
-    joined = {"implementations.cluster.distributed", "implementations.cluster.spark.session"}
+    joined = {"implementations.cluster.sockets", "implementations.cluster.spark.session"}
     assert joined <= measured
     assert "implementations.cluster.mpi" not in measured
     assert not [name for name in simulated if name.startswith("implementations.cluster.spark.")]

@@ -235,7 +235,7 @@ def driver_bytes(op: str, workers: int, payload_bytes: float, sent_bytes: float)
 
     ``payload_bytes``: the most that a worker hands over or is given; ``sent_bytes``: the most that a worker, or the
     driver, sends. Of a whole tensor of W bytes on k workers, gather: up W, down k W; scatter_sum: up k W, down W;
-    sum: k W both ways; pairs: what is sent, both ways.
+    sum: k W both ways; pairs: what is sent, both ways; update, the job that ends a step: nothing.
     """
     match op:
         case "gather":
@@ -246,6 +246,8 @@ def driver_bytes(op: str, workers: int, payload_bytes: float, sent_bytes: float)
             return workers * payload_bytes, workers * payload_bytes
         case "pairs":
             return sent_bytes, sent_bytes
+        case "update":
+            return 0.0, 0.0
     raise ValueError(f"operation {op!r} does not go through the driver")
 
 

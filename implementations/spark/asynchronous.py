@@ -33,25 +33,22 @@ slowest worker takes no advantage of asynchrony.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from implementations.cluster.communicator import Communicator
+from implementations.cluster.sockets import own_address
 from implementations.errors import UserError
 from implementations.point import Point
 from implementations.registry import Progress
 from implementations.seeds import numpy_stream
 from implementations.spark.server import Address, Client, ParameterServer
 from implementations.training import Batch, Optimizer, Training
-
-LOOPBACK = "127.0.0.1"
 
 
 def updates(run: Training) -> Iterator[Progress]:
@@ -155,18 +152,7 @@ def _serve(run: Training, optimizer: Optimizer) -> ParameterServer:
             group["lr"] = rate  # of the epoch that the gradients are of
         optimizer.step()
 
-    return ParameterServer(run.comm.size, net.theta_wp[0].numpy(), apply, run.done_steps, _host())
-
-
-def _host() -> str:
-    """The IPv4 address at which the other workers reach this process: that which gloo uses, else the loopback's."""
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    if interface is None:
-        return LOOPBACK
-    known = [one.address for one in psutil.net_if_addrs().get(interface, ()) if one.family == socket.AF_INET]
-    if not known:
-        raise UserError(f"parameter server: network interface {interface} has no IPv4 address")
-    return known[0]
+    return ParameterServer(run.comm.size, net.theta_wp[0].numpy(), apply, run.done_steps, own_address())
 
 
 def _tell(comm: Communicator, server: ParameterServer | None, problem: Exception | None) -> Address:

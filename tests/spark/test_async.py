@@ -12,6 +12,7 @@ from training_runs import point_of, trained
 from implementations import registry
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.simulated import SimulatedCommunicator
+from implementations.cluster.sockets import own_address
 from implementations.errors import UserError
 from implementations.spark import asynchronous
 from implementations.spark.versions import History, Lateness, Served
@@ -169,12 +170,12 @@ def test_a_worker_alone_books_nothing():
     assert Served(3, 100).round_bytes == 600
 
 
-def test_the_server_listens_where_gloo_does(monkeypatch):
+def test_workers_are_reached_where_gloo_is(monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert asynchronous._host() == "127.0.0.1"
+    assert own_address() == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     with pytest.raises(UserError, match="nowhere0 has no IPv4 address"):
-        asynchronous._host()
+        own_address()
 
 
 # Convergence, on quadratics: no network, but the rounds of ``asynchronous.updates``

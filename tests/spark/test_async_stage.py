@@ -25,7 +25,7 @@ def _functions_travel():
 
 def run_on(point, results, break_at, rank):
     """A run in one task; returns its columns and its last weights."""
-    from implementations.cluster.distributed import DistributedCommunicator
+    from implementations.cluster.sockets import SocketCommunicator
     from implementations.models.worker_model import WorkerModel
 
     compute, calls = WorkerModel.loss_and_grad, []
@@ -38,7 +38,7 @@ def run_on(point, results, break_at, rank):
 
     WorkerModel.loss_and_grad = failing
     try:
-        run = trained(point, results, DistributedCommunicator)
+        run = trained(point, results, SocketCommunicator)
     finally:
         WorkerModel.loss_and_grad = compute
     return run.columns(), run.net.theta_wp[0].numpy()

@@ -212,11 +212,14 @@ def _leave_together(store: Store, meeting: _Meeting, failed: bool) -> None:
     """Close the connections when nobody needs them: after a failure at once, so that the others fail too."""
     import torch.distributed as dist
 
+    from implementations.cluster.sockets import close_all
+
     if store.add("ended", 1) == meeting.workers:
         store.set("all ended", "")
     if not failed:
         with contextlib.suppress(RuntimeError):  # one that was lost never ends, and the stage is tried again
             store.wait(["all ended"], datetime.timedelta(seconds=meeting.limit_s))
+    close_all()
     if dist.is_initialized():
         dist.destroy_process_group()
 
