@@ -276,7 +276,7 @@ def test_a_killed_launcher_leaves_no_java(job):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_lost_executor_changes_nothing_but_the_number_of_attempts(job):
-    changes = {"epochs": 30, "lr": 0.02}
+    changes = {"epochs": 300, "lr": 0.02}  # seconds: it must not end before an executor is killed
     point = on_spark(**changes, method_params={"cluster": "local_cluster"}, checkpoint_steps=20)
     outcome = {}
     thread = threading.Thread(target=lambda: outcome.update(run([point], job)))
@@ -298,4 +298,4 @@ def test_a_lost_executor_changes_nothing_but_the_number_of_attempts(job):
     columns = undisturbed.columns() | undisturbed.test()
     assert values["steps"] == columns["steps"] and values["sent_bytes_total"] == columns["sent_bytes_total"]
     for name in ("train_loss", "valid_loss", "loss", "accuracy"):
-        assert values[name] == pytest.approx(columns[name], rel=1e-6)
+        assert values[name] == pytest.approx(columns[name], rel=1e-4)
