@@ -117,7 +117,7 @@ def test_invariants(rank, batch, dimensions, alpha, history, size):
         assert rank_kept == min(rank, dimensions - 1)
         for worker in range(2):
             q = dense_of(fisher, worker)[1]
-            torch.testing.assert_close(q @ q.T, torch.eye(rank_kept, dtype=torch.float64), rtol=0, atol=1e-5)
+            torch.testing.assert_close(q @ q.T, torch.eye(rank_kept, dtype=torch.float64), rtol=0, atol=3e-5)
         if before is not None:  # tr F' = share tr(XX')/B + (1-share) tr F; a floor can only add to it
             share = 1 - np.exp(-batch / history)
             want = share / batch * x.double().square().sum((1, 2)) + (1 - share) * before

@@ -4,6 +4,7 @@ python torch_rank.py JOB.json RANK     (weights of the rank after training go to
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def main(job_path: str, rank: int) -> None:
     flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     torch.save(flat, f"{job['folder']}/rank{rank}.pt")
     dist.destroy_process_group()
+    os._exit(0)  # torch's own threads sometimes abort a process that leaves by itself
 
 
 if __name__ == "__main__":

@@ -76,8 +76,9 @@ def record(**given: Any) -> dict[str, Any]:
             "samples_per_s": made["samples"] / train,
             "session_s": 6.0 if values["method"] == "spark" else None,
         }
+        count = EXCHANGES[kind(model)] if values["variant"] == "model" else 1
+        made |= {"exchanges": count if values["method"] == "spark" else None}
         if values["execution"] == "job_per_exchange":
-            count = EXCHANGES[kind(model)] if values["variant"] == "model" else 1
             made |= {"spark_jobs": steps * count}
     worst = 0.002 * values.get("seed", 0)
     made |= {
