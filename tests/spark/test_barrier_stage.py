@@ -107,7 +107,7 @@ def test_a_lost_process_makes_spark_try_again(spark, tmp_path):
 
     outcome = run(spark, dies_once)
     assert outcome.values == [0, 1]
-    assert outcome.attempts == 2
+    assert outcome.attempts >= 2
 
 
 def test_too_few_slots_are_told_before_anything_waits(spark):

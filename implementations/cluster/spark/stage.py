@@ -26,7 +26,8 @@ from implementations.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-START_LIMIT_S = 60.0  # until all workers run, at the start and after a loss
+START_LIMIT_S = 60.0  # until all workers run
+AGAIN_LIMIT_S = 20.0  # of a stage that has lost a worker
 MEET_LIMIT = datetime.timedelta(seconds=60)
 WATCH_S = 0.5
 
@@ -102,10 +103,20 @@ def run_in_barrier(
     store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     meeting = _Meeting(host, port, workers, threads, limit_s, None if log is None else str(log))
     task = functools.partial(_run_rank, meeting, function)
-    group = uuid.uuid4().hex
-    with _watched(session, group, workers) as given_up:
-        ended = _collected(session, task, workers, group, given_up)
-        attempts = 1 + max(stage.currentAttemptId for stage in _stages(session, group))
+    lost = 0
+    for again in (True, False):
+        group = uuid.uuid4().hex
+        try:
+            with _watched(session, group, workers) as given_up:
+                ended = _collected(session, task, workers, group, given_up)
+            break
+        except UserError:
+            # Now and then a stage that Spark tries again after a loss never gets its slots back; a new job does.
+            tried = max((one.currentAttemptId for one in _stages(session, group)), default=0)
+            if not (again and given_up and tried):
+                raise
+            lost += 1 + tried
+    attempts = lost + 1 + max(one.currentAttemptId for one in _stages(session, group))
     del store  # it lives as long as the workers may ask
     failures = [(one.order, rank) for rank, one in enumerate(ended) if one.order]
     if failures:
@@ -145,7 +156,9 @@ def _watched(session: Session, group: str, workers: int) -> Iterator[list[str]]:
             stages = _stages(session, group)
             if any(one.numActiveTasks + one.numCompletedTasks >= workers for one in stages):
                 since = time.monotonic()
-            elif time.monotonic() - since > START_LIMIT_S:
+            elif time.monotonic() - since > (
+                AGAIN_LIMIT_S if any(one.currentAttemptId for one in stages) else START_LIMIT_S
+            ):
                 reason.append(
                     f"{session.master}: the {workers} workers did not all start within {START_LIMIT_S:g} s "
                     f"({session.slots} slots)"
