@@ -158,6 +158,20 @@ def memory_table(
 # -- late updates ------------------------------------------------------------------------------------------------------
 
 
+# What runs with late gradients have in common that are compared by staleness and rate.
+LATE_SETTING = [
+    "evidence",
+    "kind",
+    "model",
+    "dataset",
+    "data_size",
+    "workers",
+    "optimizer",
+    "minibatch",
+    "epochs",
+]
+
+
 def late_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
     """A row for each staleness and rate of the asynchronous variant: accuracy over seeds, and what diverged.
 
@@ -168,19 +182,8 @@ def late_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
         (own["variant"] == "async").fillna(False).astype(bool)
         & own["status"].isin([*ENDED, "diverged"]).fillna(False).astype(bool)
     ]
-    keys = [
-        "evidence",
-        "kind",
-        "model",
-        "dataset",
-        "data_size",
-        "workers",
-        "optimizer",
-        "minibatch",
-        "epochs",
-    ]
     rows = []
-    for found, group in groups_of(own, [*keys, "staleness", "lr"]):
+    for found, group in groups_of(own, [*LATE_SETTING, "staleness", "lr"]):
         ended = ended_runs(group)
         value = range_or_interval(ended.groupby("seed")["accuracy"].mean().astype(float))
         rows.append(
@@ -192,8 +195,11 @@ def late_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:
             | {"staleness_max": float(ended["staleness_max"].astype(float).max())}
         )
     table = pd.DataFrame(rows, columns=LATE_COLUMNS)
-    base = table[table["staleness"] == 0].set_index([*keys, "lr"])["accuracy"]
-    known = [base.get(tuple(row[name] for name in [*keys, "lr"]), np.nan) for row in table.to_dict("records")]
+    base = table[table["staleness"] == 0].set_index([*LATE_SETTING, "lr"])["accuracy"]
+    known = [
+        base.get(tuple(row[name] for name in [*LATE_SETTING, "lr"]), np.nan)
+        for row in table.to_dict("records")
+    ]
     table = table.assign(synchronous_accuracy=np.array(known, dtype=float), command=command_for(PAPER, tier))
     lost = 100 * (table["synchronous_accuracy"] - table["accuracy"].astype(float))
     return typed(table.assign(points_lost=lost))

@@ -9,20 +9,9 @@ import pandas as pd
 from implementations.reporting.figures import spark_lines as lines
 from implementations.reporting.figures import style
 from implementations.reporting.grouping import command_for
-from implementations.reporting.spark_tables import late_table
+from implementations.reporting.spark_tables import LATE_SETTING, late_table
 
 QUANTITIES = {"accuracy": "test accuracy (%)", "train_loss": "training loss"}
-_SETTING = [
-    "evidence",
-    "kind",
-    "model",
-    "dataset",
-    "data_size",
-    "workers",
-    "optimizer",
-    "minibatch",
-    "epochs",
-]
 
 
 def late_data(runs: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +20,7 @@ def late_data(runs: pd.DataFrame) -> pd.DataFrame:
     if not len(table):
         return table
     pairs = table.assign(pair=table["staleness"].astype(str) + "/" + table["lr"].astype(str))
-    return lines.longest(pairs, _SETTING, "pair").drop(columns=["pair", "command"]).reset_index(drop=True)
+    return lines.longest(pairs, LATE_SETTING, "pair").drop(columns=["pair", "command"]).reset_index(drop=True)
 
 
 def late_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn | None:
