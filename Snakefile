@@ -33,6 +33,7 @@ TABLES = (
     "speedup time_split accuracy wer volume targets times crossings width memory plans search prediction plan"
     " degrees equivalence exactness spark_exactness spark_speedup spark_executions spark_memory spark_async"
     " tuning validation fitted loss runs failures"
+    " shootout winners changes counters emulated scale projected advice"
 ).split()
 
 
@@ -49,6 +50,7 @@ localrules:
     ist,
     averaging,
     layerwise,
+    suite,
     report,
     prepare,
     collect,
@@ -112,6 +114,11 @@ use rule all as averaging with:
 use rule all as layerwise with:
     log:
         "results/logs/status_layerwise.log",
+
+
+use rule all as suite with:
+    log:
+        "results/logs/status_suite.log",
 
 
 use rule all as report with:

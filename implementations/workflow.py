@@ -28,7 +28,7 @@ from implementations.errors import UserError
 from implementations.point import Point
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = ("spark", "ist", "averaging", "layerwise")
+PAPERS = ("spark", "ist", "averaging", "layerwise", "suite")  # the last one: what belongs to none of them
 LOCAL_CLUSTER = "results/calibration/this-host.yaml"
 CALIBRATION_NOTE = "results/calibration/covers.json"
 CALIBRATION_OUTCOME = "results/calibration/outcome.json"

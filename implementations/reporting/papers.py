@@ -52,6 +52,7 @@ PAPERS = {
             "https://arxiv.org/abs/1802.04924",
             methods={"sequential": "one device"},
         ),
+        Paper("suite", "All methods together, and how far each number can be trusted", ""),
     )
 }
 

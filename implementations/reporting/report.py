@@ -16,7 +16,7 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
-from implementations.reporting import layerwise_findings, spark, spark_findings, subnets
+from implementations.reporting import layerwise_findings, spark, spark_findings, subnets, suite
 from implementations.reporting import plans as planning
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
@@ -33,7 +33,8 @@ from implementations.reporting.wordtable import corpus_name
 # Tables in the order of the page; the others have sections of their own.
 PAPER_TABLES = ("plans", "search", "plan", "prediction", "degrees", "equivalence", "exactness", "targets", "times",
                 "crossings", "width", "memory", "speedup", "time_split", "spark_exactness", "spark_speedup",
-                "spark_executions", "spark_memory", "spark_async", "accuracy", "volume", "tuning")  # fmt: skip
+                "spark_executions", "spark_memory", "spark_async", "accuracy", "volume", "tuning",
+                *suite.TITLES)  # fmt: skip
 # Parts of a paper's section for figures beside its main ones, and their headings.
 SECTIONS = {
     "images": "The same on images",
@@ -95,9 +96,8 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
     claims = _read(reports_dir / "tables" / "claims.parquet", missing, COLUMNS)
     tables = {name: _read(reports_dir / "tables" / f"{name}.parquet", missing) for name in TITLES}
     figures = _figures(reports_dir / "figures" / "figures.json", missing)
-    papers = sorted(
-        {*runs["paper"].dropna(), *claims["paper"].dropna(), *(figure["paper"] for figure in figures)}
-    )
+    papers = {*runs["paper"].dropna(), *claims["paper"].dropna(), *(figure["paper"] for figure in figures)}
+    papers = [suite.PAPER] * bool(papers) + sorted(papers - {suite.PAPER})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -199,6 +199,8 @@ def _findings(key: str, tables: dict[str, pd.DataFrame]) -> list[str]:
     """What a paper's tables say, in sentences."""
     if key == subnets.PAPER:
         return findings(*(tables[name] for name in ("targets", "width", "crossings")))
+    if key == suite.PAPER:
+        return suite.sentences(tables)
     if key == spark.PAPER:
         return spark_findings.findings(tables)
     return layerwise_findings.findings(tables) if key == planning.PAPER else []

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from implementations.reporting import suite
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import CONFIGURATION, as_runs, is_speech
 from implementations.reporting.files import write_table
@@ -39,7 +40,7 @@ from implementations.reporting.memory import RANKS, memory_table
 from implementations.reporting.plans import as_exactness, as_plans, as_searches, described, layers_of, links
 from implementations.reporting.rows import BROKEN, ENDED, as_timings, join_timings
 from implementations.reporting.spark import PAPER as SPARK
-from implementations.reporting.spark import exactness_rows
+from implementations.reporting.spark import as_projections, exactness_rows
 from implementations.reporting.spark_speedups import speedup_table as spark_speedup_table
 from implementations.reporting.spark_tables import executions_table, late_table
 from implementations.reporting.spark_tables import memory_table as spark_memory_table
@@ -221,6 +222,7 @@ TITLES = {
         "Runs without a result",
         "Reason, log and command of each; the next start tries the failed ones again.",
     ),
+    **suite.TITLES,
 }
 
 
@@ -260,6 +262,7 @@ def make_tables(
         as_searches(searches),
         exactness,
         projections,
+        config_dir,
     )
     for name, table in tables.items():
         write_table(table, Path(out_dir) / f"{name}.csv")
@@ -280,6 +283,7 @@ def make_tables_in_memory(
     searches: pd.DataFrame | None = None,
     exactness: pd.DataFrame | str | Path | None = None,
     projections: pd.DataFrame | str | Path | None = None,
+    config_dir: str | Path = CONFIG,
 ) -> dict[str, pd.DataFrame]:
     """Every table by its name. ``networks``: of ``targets.bandwidths``; ``plans``: of ``plans.described``."""
     results = reported(runs)
@@ -317,6 +321,19 @@ def make_tables_in_memory(
         "loss": loss_table(losses),
         "runs": runs_table(runs),
         "failures": failures_table(runs, tier),
+        **suite.tables(
+            suite.Context(
+                results,
+                as_timings(timings),
+                plans,
+                as_projections(projections),
+                pd.DataFrame() if validation is None else validation,
+                load_published(CONFIG) if published is None else published,
+                Path(results_dir),
+                Path(config_dir),
+                tier,
+            )
+        ),
     }
 
 

@@ -20,6 +20,7 @@ TABLES = (
     "plans", "search", "prediction", "plan", "degrees", "equivalence", "exactness",
     "spark_exactness", "spark_speedup", "spark_executions", "spark_memory", "spark_async",
     "tuning", "validation", "fitted", "loss", "runs", "failures",
+    "shootout", "winners", "changes", "counters", "emulated", "scale", "projected", "advice",
 )  # fmt: skip
 RESULTS = Path("results")
 

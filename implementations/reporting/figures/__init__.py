@@ -31,12 +31,15 @@ from implementations.reporting.figures.speech import (
     workers_figure,
 )
 from implementations.reporting.figures.speedup import clusters_figure, speedup_figure
+from implementations.reporting.figures.suite import suite_figures
 from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
 from implementations.reporting.files import write_whole
 from implementations.reporting.grouping import most_frequent
 from implementations.reporting.rows import as_timings
 from implementations.reporting.spark import PAPER as SPARK
 from implementations.reporting.spark import as_projections
+from implementations.reporting.suite.context import PAPER as SUITE
+from implementations.reporting.suite.context import Context
 from implementations.reporting.tables import command_for, reported, speedup_table, trials
 from implementations.reporting.targets import bandwidths
 from implementations.reporting.utterances import as_utterances
@@ -76,13 +79,20 @@ def make_figures(
     projected = as_projections(projections)
     index = []
     sources = (results, planned, searched, projected)
-    for paper in sorted({paper for source in sources for paper in source["paper"].dropna()}):
+    checked = pd.DataFrame() if validation is None else validation
+    context = Context(
+        results, timings, planned, projected, checked, published, results_dir, Path(config_dir), tier
+    )
+    papers = {paper for source in sources for paper in source["paper"].dropna()}
+    for paper in sorted(papers - {SUITE}) + [SUITE] * bool(papers):
         if paper == planning.PAPER:
             own = results[results["paper"] == paper]
             made = layerwise_figures(own, planned, searched, published, results_dir, paper, tier)
         elif paper == subnets.PAPER:
             own = results[results["paper"] == paper]
             made = subnet_figures(own, timings, published, bandwidths(config_dir), results_dir, paper, tier)
+        elif paper == SUITE:
+            made = suite_figures(context)
         elif paper == SPARK:
             own = results[results["paper"] == paper]
             made = spark_figures(own, timings, projected, published, results_dir, paper, tier)
