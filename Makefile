@@ -13,14 +13,18 @@ CORES ?= all
 # A Python of your own choice: make reproduce PYTHON=/opt/python3.11/bin/python3
 PYTHON ?=
 PYTEST_ARGS ?=
+# The target that `make snakemake-report` is of; all unless given.
+OF ?=
+# Kills of `make kills`.
+COUNT ?= 100
 # Ranks that the MPI tests run on.
 RANKS ?= 1 2 3 4
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: help reproduce smoke figures test lint format bench doctor setup clean
+.PHONY: help reproduce smoke report figures pack crate snakemake-report kills test lint format bench doctor setup clean
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 reproduce: setup ## everything: environment, data, runs, report (CORES=2 limits the cores)
 	@$(RUN) snakemake --cores $(CORES) data
@@ -29,8 +33,24 @@ reproduce: setup ## everything: environment, data, runs, report (CORES=2 limits 
 smoke: setup ## the same at its smallest, in about two minutes
 	@$(RUN) snakemake --cores $(CORES) smoke
 
-figures: setup ## tables, figures and report again, from the runs that there are
+report: setup ## tables, figures and report again, from the runs that there are
 	@$(RUN) snakemake --cores $(CORES) report
+
+figures: setup ## tables, figures and report of the committed run (results/reference) into reports/reference
+	@$(RUN) python -m implementations reference
+
+pack: setup ## put the outcome of the default run that there is into results/reference
+	@$(RUN) python -m implementations reference --pack
+
+crate: setup ## a finished run in one archive that describes itself: results/crate.zip (an RO-Crate)
+	@$(RUN) python -m implementations crate
+
+# Of a default run; after `make smoke`: make snakemake-report OF=smoke
+snakemake-report: setup ## Snakemake's own report of a finished run: reports/snakemake.zip
+	@$(RUN) snakemake --cores 1 --report reports/snakemake.zip $(OF)
+
+kills: setup ## kill smoke runs at random moments, and see that each finishes (COUNT=100, hours)
+	@$(RUN) python tests/kills/kills.py --count $(COUNT)
 
 test: setup lint ## the tests: once, then those for MPI on 1, 2, 3 and 4 ranks
 	@$(RUN) python -m pytest --ignore=tests/mpi $(PYTEST_ARGS)

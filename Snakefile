@@ -236,6 +236,26 @@ rule projections:
         "python -m implementations spark {params.points} --out {output} 2>&1 | tee {log}"
 
 
+# Which method, for the report's example networks on the tier's clusters.
+rule advice:
+    input:
+        runs="results/runs.parquet",
+        timings="results/timings.parquet",
+        plans="results/plans.parquet",
+        calibration=CALIBRATION_OUTCOME,
+        clusters=lambda w: pipeline.clusters(),
+        cards=files("datasets/*/card.yaml"),
+        code=code("advise_verb"),
+    output:
+        "results/advice.parquet",
+    log:
+        "results/logs/advice.log",
+    params:
+        points=lambda w: pipeline.points_arguments,
+    shell:
+        "python -m implementations advise --examples {params.points} --out {output} 2>&1 | tee {log}"
+
+
 rule exactness:
     input:
         code=code("exactness"),
@@ -243,7 +263,6 @@ rule exactness:
         "results/exactness.parquet",
     log:
         "results/logs/exactness.log",
-    threads: lambda w: workflow.cores  # a Spark session is among it
     params:
         points=lambda w: pipeline.points_arguments,
     shell:
@@ -318,6 +337,7 @@ rule tables:
         searches="results/search.parquet",
         projections="results/spark.parquet",
         exactness="results/exactness.parquet",
+        advice="results/advice.parquet",
         published=files("config/published/*"),
         clusters=files("config/clusters/*"),
         code=code("reporting.tables", "timings"),

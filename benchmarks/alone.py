@@ -24,23 +24,27 @@ from implementations.point import Point
 RESULTS = Path("results")
 SAMPLES = 16_384
 MINIBATCH = 64
+MANY, MANY_MINIBATCH, MANY_SAMPLES = 1024, 8, 49_152  # workers of a small net, and six steps of theirs
 
 
-def point_of(method: str, workers: int, hidden: list[int], evidence: str = "simulated") -> Point:
+def point_of(
+    method: str, workers: int, hidden: list[int], evidence: str = "simulated", **changes: Any
+) -> Point:
     """Fashion-MNIST, minibatch 64, averaging every 10 minibatches: the sizes of the default experiments."""
-    return Point(
-        paper="averaging",
-        method=method,
-        dataset="fashion_mnist",
-        data_size=SAMPLES,
-        model={"name": "fc", "hidden": hidden},
-        workers=workers,
-        evidence=evidence,
-        seed=1,
-        minibatch=MINIBATCH,
-        method_params={"sync_period": 10} if method == "averaging" else {},
-        lr=0.01,
-    )
+    values: dict[str, Any] = {
+        "paper": "averaging",
+        "method": method,
+        "dataset": "fashion_mnist",
+        "data_size": SAMPLES,
+        "model": {"name": "fc", "hidden": hidden},
+        "workers": workers,
+        "evidence": evidence,
+        "seed": 1,
+        "minibatch": MINIBATCH,
+        "method_params": {"sync_period": 10} if method == "averaging" else {},
+        "lr": 0.01,
+    }
+    return Point(**(values | changes))
 
 
 def _warm_run(point: Point) -> Run:
@@ -68,16 +72,18 @@ def simulated() -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     goal = {1: 1.5, 2: 1.3}[threads]
     rows = []
-    for workers in (4, 32):
+    small = {"minibatch": MANY_MINIBATCH, "data_size": MANY_SAMPLES}
+    for workers, hidden, changes in ((4, [512, 512], {}), (32, [512, 512], {}), (MANY, [32, 32], small)):
         many, one = (
-            point_of("averaging", workers, [512, 512]),
-            point_of("sequential", 1, [512, 512]),
+            point_of("averaging", workers, hidden, **changes),
+            point_of("sequential", 1, hidden, **changes),
         )
         times = compare(lambda p=many: train_s(p), lambda p=one: train_s(p), invert=True)
         rows.append(
             {
                 "name": f"{workers} workers / sequential, {threads} threads",
-                "goal": goal if workers == 32 else None,
+                # of a small net the calls are what costs, and a thousand workers share them
+                "goal": {32: goal, MANY: 1.0}.get(workers),
                 "at_most": True,
                 **times,
             }

@@ -4,6 +4,7 @@
     python -m implementations prepare fashion_mnist  fetch and prepare a data set
     python -m implementations train --method averaging --dataset digits --workers 2 --set sync_period=5
     python -m implementations points --configfile config/config.yaml
+    python -m implementations hosts --hosts 2 --rate 100mbit -- mpiexec -n 2 python my.py
     python -m implementations VERB --help
 
 The remaining verbs are the steps of the Snakefile, each a command of its own.
@@ -21,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from implementations import advise_verb, lifeline, train_verb
 from implementations.errors import UserError
 from implementations.layerwise.options import OBJECTIVES, SYNCS
 
@@ -33,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     for option, file in getattr(args, "in_results", {}).items():
         if getattr(args, option) is None:
             setattr(args, option, args.results / file)
+    lifeline.hold_on()
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -90,17 +93,23 @@ def _points(args: argparse.Namespace) -> None:
 
 def _calibrate(args: argparse.Namespace) -> int:
     """Measure this machine; with ``--outcome`` failures stand there, and the exit code is 0."""
-    from implementations.cluster.calibrate import calibrate, shapes_of
+    from implementations.cluster import calibrate, shapes
     from implementations.workflow import runs_on_spark
 
     settings = _settings(args)
+    asked = {"quick": args.quick, "settings": settings.launcher}
+    if args.network:
+        out = args.out.with_name(f"{args.network}.yaml")
+        print(calibrate.calibrate_network(args.network, out, **asked))
+        return 0
 
     def step() -> None:
         if args.outcome is not None:
             args.out.unlink(missing_ok=True)  # what an earlier calibration found does not pass for this one's
-        shapes = shapes_of(settings.points)
-        spark = runs_on_spark(settings)
-        print(calibrate(args.out, quick=args.quick, shapes=shapes, settings=settings.launcher, spark=spark))
+        wanted, spark = shapes.of_points(settings.points), runs_on_spark(settings)
+        print(calibrate.calibrate(args.out, wanted=wanted, spark=spark, **asked))
+        networks = calibrate.networks_of(settings.points)
+        calibrate.calibrate_networks(networks, args.out.parent, **asked)
 
     if args.outcome is None:
         step()
@@ -112,11 +121,10 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     """Run a batch; failures stand in the records and in the manifest, the exit code is 0 all the same."""
-    from implementations import lifeline, record
+    from implementations import record
     from implementations.progress import Bar
     from implementations.run import run_points
 
-    lifeline.hold_on()
     settings = _settings(args)
     batch = next((batch for batch in settings.batches if batch.id == args.batch), None)
     if batch is None:
@@ -136,55 +144,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _train(args: argparse.Namespace) -> int:
     """Run one point given on the command line."""
-    from implementations import config, record
-    from implementations.progress import Bar
-    from implementations.run import run_points
-
-    settings = _settings(args)
-    point = config.point_from_arguments(settings, _train_values(args))
-    from implementations import data
-
-    data.prepare(point.dataset, args.results)
-    bar = Bar()
-    try:
-        run_points([point], _job(args, settings), bar)
-    finally:
-        bar.stop()
-    values = record.read(record.record_path(args.results, point.run_id))
-    shown = {key: value for key, value in values.items() if value is not None}
-    print(json.dumps(shown, indent=1))
-    return 0 if values["status"] in record.FINISHED else 1
-
-
-def _train_values(args: argparse.Namespace) -> dict[str, Any]:
-    import yaml
-
-    from implementations.yamlfile import load_yaml
-
-    values: dict[str, Any] = {
-        "method": args.method,
-        "dataset": args.dataset,
-        "workers": args.workers,
-        "evidence": args.evidence,
-        # a name with sizes, as config has it, or a name and --hidden
-        "model": args.model if "-" in args.model else {"name": args.model, "hidden": _widths(args.hidden)},
-    }
-    for item in args.set:
-        key, _, value = item.partition("=")
-        if not key or not value:
-            raise UserError(f"--set {item}: write KEY=VALUE, as in --set sync_period=5")
-        try:
-            values[key] = load_yaml(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"--set {item}: the value is not YAML ({error.problem})") from error
-    return values
-
-
-def _widths(text: str) -> list[int]:
-    try:
-        return [int(width) for width in text.split(",") if width]
-    except ValueError as error:
-        raise UserError(f"--hidden {text}: write whole numbers with commas between, as in 256,256") from error
+    return train_verb.run(args, _job, _settings(args))
 
 
 def _layerwise(args: argparse.Namespace) -> None:
@@ -298,6 +258,13 @@ def _projections(args: argparse.Namespace) -> Path:
     return args.plans.with_name("spark.parquet")
 
 
+def _validation(args: argparse.Namespace, runs: Any, timings: Any) -> Any:
+    """The time model against the points of experiment ``validation``."""
+    from implementations.reporting import plans, validation
+
+    return validation.validation(runs, timings, plans.as_plans(args.plans), _settings(args).tier)
+
+
 def _losses(timings: Any) -> Any:
     """The time model's split of the efficiency that projections of the averaging paper lose."""
     from implementations.timings import loss_split
@@ -324,11 +291,10 @@ def _claims(args: argparse.Namespace) -> None:
 def _tables(args: argparse.Namespace) -> None:
     from implementations.reporting import make_tables
     from implementations.reporting.files import read_table
-    from implementations.timings import validation
 
     runs, timings = read_table(args.runs), read_table(args.timings)
     tier, errors = _settings(args).tier, _utterances(args)
-    checked, losses = validation(runs, timings), _losses(timings)
+    checked, losses = _validation(args, runs, timings), _losses(timings)
     make_tables(
         runs,
         timings,
@@ -347,11 +313,10 @@ def _tables(args: argparse.Namespace) -> None:
 def _figures(args: argparse.Namespace) -> None:
     from implementations.reporting import make_figures, make_headline
     from implementations.reporting.files import read_table
-    from implementations.timings import validation
 
     runs, timings = read_table(args.runs), read_table(args.timings)
     tier, errors = _settings(args).tier, _utterances(args)
-    checked, losses = validation(runs, timings), _losses(timings)
+    checked, losses = _validation(args, runs, timings), _losses(timings)
     make_figures(
         runs,
         timings,
@@ -372,6 +337,69 @@ def _report(args: argparse.Namespace) -> None:
     from implementations.reporting import make_report
 
     make_report(args.results, args.reports, args.configfile, args.out)
+
+
+def _reference(args: argparse.Namespace) -> None:
+    """Draw the packed run again, or pack the one that there is."""
+    from implementations.reporting import reference
+
+    if args.pack:
+        tier = _settings(args).tier
+        print("\n".join(reference.pack(args.results, args.reference, args.reports, tier)))
+        return
+    reference.require(args.reference)
+    files = {name: args.reference / f"{name}.parquet" for name in ("runs", "timings", "plans")}
+    out = args.out or args.reports / "reference"
+    for step, made in (
+        (_claims, "tables/claims.csv"),
+        (_tables, "tables"),
+        (_figures, "figures"),
+        (_report, "report.html"),
+    ):
+        given = vars(args) | files | {"results": args.reference, "reports": out, "out": out / made}
+        step(argparse.Namespace(**given, headline=None))
+    print(f"report: {(out / 'report.html').resolve()}")
+
+
+def _hosts(args: argparse.Namespace) -> int:
+    """Emulated hosts, for whatever command is run on them."""
+    from implementations import hosts_verb
+
+    if args.clean:
+        return hosts_verb.clean()
+    return hosts_verb.hosts(args.hosts, args.rate, args.command, args.each)
+
+
+def _crate(args: argparse.Namespace) -> None:
+    """Put a finished run into one archive that tells what lies in it."""
+    from implementations import crate
+
+    settings = _settings(args)
+    print(crate.write(args.results, args.reports, settings, args.out))
+
+
+def _compare(args: argparse.Namespace) -> None:
+    """Hold the runs of a folder against those of another."""
+    from implementations.reporting import compare
+    from implementations.reporting.files import write_whole
+
+    runs = compare.load(args.results)
+    table = compare.compare(runs, compare.load(args.reference))
+    print("\n".join(compare.summary(table, len(runs), str(args.reference))))
+    if args.csv:
+        write_whole(args.csv, table.to_csv(index=False).encode())
+
+
+def _advise(args: argparse.Namespace) -> None:
+    """Rank the methods for a network and a machine, or for the report's examples."""
+    if not args.examples:
+        advise_verb.run(args)
+        return
+    from implementations.reporting.files import write_parquet
+
+    folder = args.configfile.parent / "clusters"
+    made = advise_verb.examples(_settings(args).clusters, args.results, folder if folder.is_dir() else None)
+    write_parquet(made, args.out or args.results / "advice.parquet")
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -434,6 +462,8 @@ def _parser() -> argparse.ArgumentParser:
     calibrate = verb("calibrate", _calibrate, "measure this machine: step time, collectives; takes it alone")
     _lies_in_results(calibrate, out="calibration/this-host.yaml")
     calibrate.add_argument("--quick", action="store_true", help="fewer sizes and repeats, about 10 s")
+    network = "instead of the machine, what joins emulated hosts: emulated-100mbit, say (root only)"
+    calibrate.add_argument("--network", metavar="NAME", help=network)
     calibrate.add_argument("--outcome", type=Path, help=outcome)
 
     run = verb("run", _run, "run the points of a batch that have no valid record")
@@ -441,13 +471,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--manifest", type=Path, required=True, help="file to write when all have a record")
 
     train = verb("train", _train, "run one point given here, and print its record")
-    train.add_argument("--method", required=True)
-    train.add_argument("--dataset", default="fashion_mnist")
-    train.add_argument("--model", default="fc")
-    train.add_argument("--hidden", default="256,256", help="units of the hidden layers")
-    train.add_argument("--workers", type=int, default=1)
-    train.add_argument("--evidence", choices=["measured", "simulated"], default="measured")
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key")
+    train_verb.arguments(train)
 
     layerwise = verb(
         "layerwise", _layerwise, "tell how to split a network, layer by layer, on a machine", False
@@ -498,6 +522,34 @@ def _parser() -> argparse.ArgumentParser:
     report = verb("report", _report, "write the report from tables and figures")
     report.add_argument("--reports", type=Path, default=Path("reports"))
     report.add_argument("--out", type=Path, default=Path("reports/report.html"))
+
+    reference = verb("reference", _reference, "draw the committed run again, or pack one to commit")
+    reference.add_argument("--pack", action="store_true", help="put the run of --results into --reference")
+    folder = ROOT / "results/reference"
+    reference.add_argument("--reference", type=Path, default=folder, help="folder of the packed run")
+    reference.add_argument("--reports", type=Path, default=Path("reports"), help="folder of the reports")
+    reference.add_argument("--out", type=Path, help="where to draw, unless in --reports/reference")
+
+    hosts = verb(
+        "hosts", _hosts, "emulate hosts on a network of limited rate, and run a command there", False
+    )
+    hosts.add_argument("--hosts", type=int, default=2, help="how many; 2 unless given")
+    hosts.add_argument("--rate", help="of each host's link, as 100mbit; no limit unless given")
+    hosts.add_argument("--each", action="store_true", help="run the command on every host, not on the first")
+    hosts.add_argument("--clean", action="store_true", help="only remove what killed runs have left")
+    hosts.add_argument("command", nargs="*", help="after --: on host 0, where mpiexec reaches them all")
+
+    crate = verb("crate", _crate, "put a finished run into one archive, an RO-Crate")
+    crate.add_argument("--reports", type=Path, default=Path("reports"), help="folder of the reports")
+    _lies_in_results(crate, out="crate.zip")
+
+    compare = verb("compare", _compare, "hold runs of yours against the reference, point by point", False)
+    help = "folder of the runs to hold them against"
+    compare.add_argument("--reference", type=Path, default=ROOT / "results/reference", help=help)
+    compare.add_argument("--csv", type=Path, help="write every point with its verdict")
+
+    advise = verb("advise", _advise, "say which method is fastest for a network, data and a machine, and why")
+    advise_verb.arguments(advise)
 
     status = verb(
         "status", _status, "say how the last run ended; exit code 1 when a point has no result", False

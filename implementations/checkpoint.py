@@ -37,7 +37,7 @@ class Checkpoints:
                     old.unlink()
 
     def load(self) -> dict[str, Any] | None:
-        """The state last saved by this process, or None when no whole checkpoint exists. Never unpickles code."""
+        """The state last saved by this process, in CPU memory; None where there is no whole one. Unpickles no code."""
         marker = self._folder / "latest.json"
         if not marker.exists():
             return None
@@ -45,7 +45,7 @@ class Checkpoints:
         if latest["tag"] != self._tag:
             return None
         path = self._file(latest["step"])
-        return torch.load(path, weights_only=True) if path.exists() else None
+        return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
 
     def clear(self) -> None:
         """Remove the folder: the run has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
 
@@ -14,7 +15,9 @@ class Clock:
     Time outside every block is charged to nothing: ``uncovered_s`` tells how much the labels have missed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, synchronise: Callable[[], None] | None = None) -> None:
+        """``synchronise`` waits for what a device still does for the open label; called where labels change."""
+        self._synchronise = synchronise
         self.seconds: dict[str, float] = dict.fromkeys(LABELS, 0.0)
         self._blocks = {label: _Block(self, label) for label in LABELS}
         self._open: list[str] = []
@@ -26,10 +29,16 @@ class Clock:
         return self._blocks[label]
 
     def _charge(self) -> None:
-        now = perf_counter()
+        now = self.now()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
         self._since = now
+
+    def now(self) -> float:
+        """The present moment of ``perf_counter``, when all that was started before has ended."""
+        if self._synchronise is not None:
+            self._synchronise()
+        return perf_counter()
 
     @property
     def wall_s(self) -> float:

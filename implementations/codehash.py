@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.machinery
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +22,11 @@ _COMMUNICATORS = {
 }
 
 
-def code_hash(method: str, evidence: str, model: str = "fc") -> str:
-    """Hash of every module of this package that a run of ``method`` on ``model`` imports, directly or not."""
+def code_hash(method: str, evidence: str, model: str = "fc", path: str | None = None) -> str:
+    """Hash of every module of this package that a run of ``method`` on ``model`` imports, directly or not.
+
+    ``path``: of a user's own network, whose code counts too.
+    """
     roots = ["implementations.harness", registry.MODULES[method], BUILDERS[model]["module"]]
     joined_by = registry.get(method).runs_on if evidence == "measured" else evidence
     roots += _COMMUNICATORS.get(joined_by, [])
@@ -30,7 +35,68 @@ def code_hash(method: str, evidence: str, model: str = "fc") -> str:
     for module in sorted(closure(roots, without="" if joined_by == "spark" else _SESSIONS)):
         digest.update(module.encode())
         digest.update(normalised(_path(module)).encode())
+    if path is not None:
+        digest.update(own_code_hash(path).encode())
     return digest.hexdigest()[:16]
+
+
+def own_code_hash(path: str) -> str:
+    """Hash of the file of a user's ``package.module:Net``, and of the files beside it that it imports, directly or not.
+
+    Beside it means in the current folder; of what lies elsewhere the module's file alone counts. Nothing is imported.
+    """
+    folder = Path.cwd()
+    seen: dict[str, Path] = {}
+    todo = [path.partition(":")[0]]
+    while todo:
+        module = todo.pop()
+        file = None if module in seen else _own_file(module, folder)
+        if file is None or (seen and not _beside(file, folder)):
+            continue
+        seen[module] = file
+        if _beside(file, folder):
+            todo += _names(file, module)
+    digest = hashlib.sha256()
+    for module, file in sorted(seen.items()):
+        digest.update(f"{module} {normalised_text(file.read_text())}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _own_file(module: str, folder: Path) -> Path | None:
+    """The Python file of a module, as Python would find it in ``folder``; None where there is none."""
+    places: list[str] | None = [str(folder), *sys.path]
+    name, found = "", None
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        found = importlib.machinery.PathFinder.find_spec(name, places) if places is not None else None
+        if found is None:
+            return None
+        places = None if found.submodule_search_locations is None else list(found.submodule_search_locations)
+    origin = Path(found.origin) if found and found.origin else None
+    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+
+
+def _beside(file: Path, folder: Path) -> bool:
+    return file.is_relative_to(folder) and "site-packages" not in file.parts
+
+
+def _names(file: Path, module: str) -> list[str]:
+    """Whatever a file's import statements may mean, of any package, and the packages around it."""
+    try:
+        tree = ast.parse(file.read_text())
+    except SyntaxError:
+        return []
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    parts = [name.split(".") for name in found if name]
+    return [".".join(words[: count + 1]) for words in parts for count in range(len(words))]
 
 
 def closure(roots: list[str], without: str = "") -> set[str]:
@@ -63,7 +129,15 @@ def imports(path: Path) -> list[str]:
 @cache
 def normalised(path: Path) -> str:
     """The syntax tree of a file without docstrings, comments and positions."""
-    tree = ast.parse(path.read_text())
+    return normalised_text(path.read_text())
+
+
+def normalised_text(text: str) -> str:
+    """The same of a file's content; the text itself where it is no Python."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return text
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_docstring(body[0]):

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -180,13 +181,21 @@ def check_spark() -> Check:
 
 
 def check_device() -> Check:
-    """GPUs, if any: nothing needs one."""
+    """GPUs, if any, and what joins ranks on them: nothing needs one."""
     import torch
+    import torch.distributed as dist
 
     if not torch.cuda.is_available():
-        return Check("gpu", True, "none (none is needed)", needed=False)
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Check("gpu", True, ", ".join(names), needed=False)
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        detail = f"none (none is needed; points with device cuda are skipped); torch is built {built}"
+        return Check("gpu", True, detail, needed=False)
+    names = Counter(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    found = ", ".join(f"{count} x {name}" for name, count in names.items())
+    if not dist.is_nccl_available():
+        mend = "install a torch that has NCCL: ranks with device cuda are joined by it"
+        return Check("gpu", False, f"{found}; no NCCL", mend, needed=False)
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return Check("gpu", True, f"{found}; CUDA {torch.version.cuda}, NCCL {nccl}; a rank each", needed=False)
 
 
 def check_data(results: Path) -> list[Check]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 
 from implementations import data
 from implementations.clock import Clock
+from implementations.cluster import leftovers
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.simulated import SimulatedCommunicator
@@ -116,10 +116,10 @@ def _bytes(net: Net, workers: int, driver: bool, sent: float) -> dict[str, Any]:
 def _measured(asked: Sequence[Asked], optimizers: Sequence[str]) -> list[dict[str, Any]]:
     from implementations.cluster.spark import session
 
-    with tempfile.TemporaryDirectory(prefix="paratrain-") as folder:
+    with leftovers.folder("exactness") as folder:
         data.prepare("digits", folder)
         with session.start(max(workers for _, _, workers in asked), "local") as running:
-            return list(measured_on(running, Path(folder), asked, optimizers))
+            return list(measured_on(running, folder, asked, optimizers))
 
 
 def measured_on(

@@ -17,18 +17,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import torch
 
-from implementations import holding, rbm, recipe, registry
+from implementations import footprint, holding, rbm, recipe, registry
 from implementations.checkpoint import Checkpoints
 from implementations.clock import LABELS, Clock
 from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.communicator import Communicator
+from implementations.cluster.hosts import counters
+from implementations.cluster.hosts.plan import is_emulated
 from implementations.cluster.ledger import Ledger
 from implementations.data import loading
 from implementations.data.dataset import Samples, Scored
 from implementations.data.ranking import KS
+from implementations.devices import Device
 from implementations.errors import Diverged, OverMemory, UserError
 from implementations.models.sigmoid_init import initialise_sigmoid
 from implementations.models.worker_model import WorkerModel
@@ -62,7 +64,7 @@ def run_point(
     Raises UserError for sizes that do not fit.
     """
     began = time.perf_counter()
-    clock = Clock()
+    clock = Clock(Device(point.device).synchronise)
     try:
         run = Run(point, communicator, results, clock, code_hash)
     except (
@@ -101,11 +103,14 @@ class Run:
         clock: Clock,
         code_hash: str,
     ) -> None:
-        self.point, self.clock = point, clock
+        self.point, self.clock, self.device = point, clock, Device(point.device)
+        self.device.begin()
         self.folder = results / "runs" / point.run_id
         self.ledger = Ledger(clock, keep_times=point.evidence == "measured")
         self.comm = communicator(self.ledger)
         self.rank = self.comm.hosted[0]
+        emulated = point.evidence == "measured" and is_emulated(point.network)
+        self.meter = counters.meter(emulated, all_hosts=self.comm.processes == 1)
         self.method = registry.get(point.method)
 
         wanted = point.data_size
@@ -127,22 +132,33 @@ class Run:
                 holding.dry(point, *sizes, BookedCommunicator(point.workers, Ledger()), results),
                 self.data_size,
             )
-        shards = Shards(self.dataset, order, self.method.reads(point, settings, self.comm.hosted))
+        self.footprint, self._peak = None, None
+        if point.evidence == "simulated":
+            self.footprint = footprint.predict(point, settings, self.dataset, order, len(self.comm.hosted))
+            self._check_room()
+            self._peak = footprint.Peak()
+        shards = Shards(
+            self.dataset, order, self.method.reads(point, settings, self.comm.hosted), self.device
+        )
         self._order = order
         # The first optimiser of a process has torch load a good deal: neither the clock's nor the network's.
         torch.optim.SGD([torch.zeros(1)])
-        self._resident_before = _resident_bytes()
+        self._resident_before = self.device.used_bytes()
         self._resident_bytes = 0
-        self.holding = holding.hold(point, settings, *sizes, self.comm, results)
+        with self.device.building():
+            self.holding = holding.hold(point, settings, *sizes, self.comm, results)
         self.net = self.holding.net
+        if self.footprint is not None:
+            self.net.workers_at_once = self.footprint.at_once
         self.pretraining: pd.DataFrame | None = None
         self._initialise(results)
         self.training = Training(point, settings, self.holding, self.comm, shards, clock)
+        self.training.uncounted = self._uncounted
         tag = f"{code_hash} {self.dataset.data_hash} {self.holding.tag}".rstrip()
         self.checkpoints = Checkpoints(self.folder / "checkpoint", self.rank, self._agree_barrier, tag)
         self.total_steps = point.epochs * order.steps_per_epoch
         self.step = 0
-        self.loss_sum = torch.zeros(())
+        self.loss_sum = torch.zeros((), device=self.device.torch)
         self.train_loss = math.nan
         self.curve: list[dict[str, Any]] = []
         self.resumed = False
@@ -155,6 +171,23 @@ class Run:
         torch.manual_seed(derive(point.seed, "global"))
 
     # Preparation, off the clock
+
+    def _check_room(self) -> None:
+        """Raise OverMemory or UserError, on all processes alike, where this host has no room for the workers."""
+        problem: OverMemory | UserError | None = None
+        if self.footprint is not None:
+            predicted = self.footprint.total * self.comm.processes
+            sizes = {"data_size": self.data_size, "simulation_bytes_predicted": predicted}
+            try:
+                footprint.require(self.footprint, self.point, self.comm.processes, sizes)
+            except (OverMemory, UserError) as error:
+                problem = error
+        # what is free changes while the processes look: all of them end alike if one does
+        mine = (None, UserError, OverMemory).index(type(problem) if problem else None)
+        worst = int(self.comm.control_max(np.array([mine]))[0])
+        other = "another process of the run found too little memory"
+        if worst:
+            raise problem if mine == worst else (UserError(other) if worst == 1 else OverMemory(other, {}))
 
     def _initialise(self, results: Path) -> None:
         """First weights other than the model's own rule."""
@@ -189,31 +222,36 @@ class Run:
             return
         self.step, self.resumed = state["step"], True
         self.training.restore(state["training"], self.step)
-        self._saved_clock = state["clock"]
+        self._saved_clock, self._saved_counts = state["clock"], counters.Counts(*state["counts"])
         self.ledger.restore(state["ledger"])
-        self.loss_sum, self.train_loss = state["loss_sum"], state["train_loss"]
+        self.loss_sum, self.train_loss = state["loss_sum"].to(self.device.torch), state["train_loss"]
         self.curve = state["curve"]
         self.checkpoints.written_bytes = state["written_bytes"]
 
     def warm_up(self) -> None:
         """Touch the buffers and the math library's set-up; changes no weight, and draws nothing."""
         x_wbi, y_wb = self.training.first_minibatches()
-        with torch.random.fork_rng(devices=[]):
+        with self.device.undisturbed():
             for _ in range(WARM_UP_STEPS):
                 self.holding.warm_up(x_wbi, y_wb)
         self.net.grad_wp.zero_()
-        self._resident_bytes = _resident_bytes() - self._resident_before
+        self._resident_bytes = self.device.used_bytes() - self._resident_before
 
     def start_clock(self) -> None:
         """All processes start together."""
         self._agree_barrier()
         if self.resumed:
+            if self.meter:
+                self.meter.start(self._saved_counts)
             self.clock.restore(self._saved_clock)
         else:
             self.clock.restart()
             with self.clock("eval"):
                 self._evaluate(epoch=0)
                 self.training.start_schedule(*self._latest)
+                if self.meter:
+                    self.meter.start()
+                    self._agree_barrier()
 
     @property
     def _latest(self) -> tuple[float, float]:
@@ -287,6 +325,7 @@ class Run:
                 "step": self.step,
                 "training": self.training.state(),
                 "clock": self.clock.snapshot(),
+                "counts": (self.meter.counts if self.meter else counters.Counts()).values(),
                 "ledger": self.ledger.state(),
                 "loss_sum": self.loss_sum,
                 "train_loss": self.train_loss,
@@ -303,7 +342,7 @@ class Run:
     def _evaluate(self, epoch: int) -> None:
         train_s = self.comm.control_max(np.array([self.clock.training_s]))[0]
         own_p = self.net.theta_wp[0] if self._unsynced else None
-        with self._model_of_worker_0(own_p):
+        with self._uncounted(), self._model_of_worker_0(own_p):
             accuracy, loss = self._score(self._valid)
             gradient_norm = self._gradient_norm() if self.point.gradient_norms else math.nan
         self.curve.append(
@@ -322,6 +361,19 @@ class Run:
                 "accepted": True,  # whether the weights were kept; a schedule may undo an epoch
             }
         )
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """A block whose traffic the interfaces' counters leave out."""
+        if self.meter is None:
+            yield
+            return
+        self._agree_barrier()  # all have got what was sent before
+        with self.meter.paused():
+            self._agree_barrier()  # all have read their counters, and may send on
+            yield
+            self._agree_barrier()
+        self._agree_barrier()
 
     @contextmanager
     def _model_of_worker_0(self, own_p: torch.Tensor | None) -> Iterator[None]:
@@ -348,7 +400,7 @@ class Run:
         with self.holding.whole() as net:
             if net is not None and self.rank == 0:
                 samples = self.dataset.samples("train", np.arange(min(REFERENCE_SAMPLES, self.data_size)))
-                x_bi, y_b = samples.take(torch.arange(len(samples)))
+                x_bi, y_b = self.device.take(samples, torch.arange(len(samples)))
                 net.loss_and_grad(x_bi.unsqueeze(0), y_b.unsqueeze(0))
                 norm = float(net.grad_wp.norm())
         return float(self.comm.control_sum(np.array([norm]))[0])
@@ -365,7 +417,7 @@ class Run:
             if net is not None:
                 net.prepare_evaluation(self._reference_inputs(net))
                 for rows in _pieces(len(samples), net.evaluation_batch):
-                    totals += [*measure(net, *samples.take(rows)), len(rows)]
+                    totals += [*measure(net, *self.device.take(samples, rows)), len(rows)]
         *sums, count = map(float, self.comm.control_sum(totals))
         return sums, count
 
@@ -378,7 +430,7 @@ class Run:
             own = self._order.shard(0) if self._order.private else np.arange(self.data_size)
             self._reference = self.dataset.samples("train", own[:REFERENCE_SAMPLES])
         for rows in torch.arange(len(self._reference)).split(EVAL_BATCH):
-            yield self._reference.take(rows)[0]
+            yield self.device.take(self._reference, rows)[0]
 
     def _share(self, split: str) -> Samples:
         """This process's part of an evaluation set.
@@ -397,7 +449,7 @@ class Run:
         samples = self.dataset.samples(split)
         with torch.no_grad():
             parts = [
-                net.logits(samples.take(rows)[0].unsqueeze(0)).squeeze(0).log_softmax(1)
+                net.logits(self.device.take(samples, rows)[0].unsqueeze(0)).squeeze(0).log_softmax(1).cpu()
                 for rows in torch.arange(len(samples)).split(EVAL_BATCH)
             ]
         return torch.cat(parts).numpy()
@@ -426,6 +478,8 @@ class Run:
     def stop_clock(self) -> None:
         """Freeze the parts; sums and maxima over processes are taken from the frozen values."""
         clock = self.clock
+        if self.meter:
+            self.meter.stop()
         self._wall_s, self._train_s, self._uncovered_s = clock.wall_s, clock.training_s, clock.uncovered_s
         self._parts = [clock.seconds[label] for label in LABELS]
 
@@ -470,6 +524,13 @@ class Run:
             "gradient_norm": self.curve[-1]["gradient_norm"],
             "host_wall_s": float(wall_s),
         }
+        if self.meter:
+            counted = self.comm.control_sum(np.array(self.meter.counts.values(), dtype=np.float64))
+            counts = counters.Counts(*map(int, counted))
+            counters.require_passed(counts, values["sent_bytes_total"])
+            values |= counters.columns(counts)
+        if self.point.evidence == "simulated":
+            values |= self._simulation_columns(float(train_s))
         if self.point.evidence == "measured":
             values |= {f"{label}_s": float(seconds) for label, seconds in zip(LABELS, parts)}
             values |= {
@@ -481,7 +542,22 @@ class Run:
                 "resident_bytes": int(self.comm.control_max(np.array([float(self._resident_bytes)]))[0]),
                 "peak_rss_bytes": int(self.comm.control_max(np.array([float(rss_bytes)]))[0]),
             }
+            on_device = self.device.columns()
+            if on_device:
+                most = self.comm.control_max(np.array([on_device["peak_device_bytes"]]))[0]
+                values |= {**on_device, "peak_device_bytes": int(most)}
         return values
+
+    def _simulation_columns(self, train_s: float) -> dict[str, Any]:
+        """What simulating the workers took of this host."""
+        predicted = 0 if self.footprint is None else self.footprint.total
+        grown = self._peak.grown_bytes or 0
+        predicted, grown = self.comm.control_sum(np.array([predicted, grown]))
+        return {
+            "simulation_s": train_s,
+            "simulation_bytes": int(grown) or None,
+            "simulation_bytes_predicted": int(predicted) or None,
+        }
 
     def test(self) -> dict[str, Any]:
         """Quality on the test set, which is read here and nowhere else; word errors are known to rank 0 alone."""
@@ -561,10 +637,6 @@ def _check_memory(point: Point, held: holding.Holding, data_size: int) -> None:
             f"a worker's state takes {needed / 1e6:.1f} MB, the limit is {point.memory_limit_bytes / 1e6:.1f} MB",
             sizes,
         )
-
-
-def _resident_bytes() -> int:
-    return psutil.Process().memory_info().rss
 
 
 def _word_errors(utterances: pd.DataFrame) -> wer.WordErrors:

@@ -28,6 +28,9 @@ class Holding(ABC):
     model: its description, as a point has it.
     full_params: parameters of the whole network.
     server_bytes: weights that the busiest worker stores beside what it trains.
+    stacked: whether ``net`` has all that the hosted workers hold, side by side, and takes a step by ``loss_and_grad``.
+    exchanges: whether copies of what they hold go from worker to worker.
+    assembled_bytes: of the whole network, where it is put together each time that it is evaluated.
     everywhere: whether each process has the whole model, and so its share of the evaluation; else the first one has.
     """
 
@@ -35,6 +38,9 @@ class Holding(ABC):
     model: dict[str, Any]
     full_params: int
     server_bytes = 0
+    stacked = False
+    exchanges = False
+    assembled_bytes = 0
     everywhere = True
     tag = ""  # of a checkpoint: state that was saved under another one is void
 
@@ -62,6 +68,8 @@ class Holding(ABC):
 
 class Replicas(Holding):
     """Every worker trains the whole network; all start equal."""
+
+    stacked = True
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
@@ -45,6 +48,21 @@ def code_commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return head.stdout.strip() + ("+" if changed.stdout else "")
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of memory that this process may use in all, and that are free now, by the limits of a container too."""
+    known = psutil.virtual_memory()
+    total, available = known.total, known.available
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+            most = int((_CONTROL_GROUP / limit).read_text())
+            total = min(total, most)
+            available = min(available, max(0, most - int((_CONTROL_GROUP / used).read_text())))
+    return total, available
 
 
 def describe() -> dict[str, Any]:

@@ -23,7 +23,9 @@ import psutil
 VARIABLE = "PARATRAIN_LAUNCHER"  # "host:pid" of the process that started this one
 WATCH_S = 1.0
 END_POLL_S = 0.02
+LAST_LIMIT_S = 30.0
 ROOT = Path(__file__).resolve().parents[1]
+GUARD = "implementations.lifeline"  # by which a guard's process is known
 
 
 def mark() -> dict[str, str]:
@@ -33,18 +35,24 @@ def mark() -> dict[str, str]:
 
 def hold_on() -> None:
     """End this process once the one that its environment names is gone; ranks on other machines cannot tell."""
-    host, _, pid = os.environ.get(VARIABLE, "").rpartition(":")
-    if not pid or host != socket.gethostname():
+    launcher = launcher_in(os.environ)
+    if launcher is None:
         return
 
     def watch() -> None:
-        while psutil.pid_exists(int(pid)):
+        while psutil.pid_exists(launcher):
             time.sleep(WATCH_S)
         # A killed rank makes its MPI launcher end the others, also those that wait in MPI_Init, which holds Python's
         # lock so that their own watch never wakes; a rank that exits with a code before MPI_Init leaves them waiting.
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def launcher_in(environment: Mapping[str, str]) -> int | None:
+    """The process on this host that an environment ties to; None where it ties to none, or to another host's."""
+    host, _, pid = environment.get(VARIABLE, "").rpartition(":")
+    return int(pid) if pid and host == socket.gethostname() else None
 
 
 class Guard:
@@ -58,7 +66,7 @@ class Guard:
         """``folder``: exists, and is the guard's to remove."""
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "implementations.lifeline", str(folder)],
+            [sys.executable, "-m", GUARD, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": paths},
@@ -73,6 +81,10 @@ class Guard:
     def adopt(self, pid: int) -> None:
         """Take care of a process that runs already."""
         self._tell({"adopt": pid})
+
+    def at_end(self, command: Sequence[str]) -> None:
+        """Have a command run once all of them have ended, to give back what is no process."""
+        self._tell({"at_end": list(command)})
 
     def close(self) -> None:
         """End them all; returns when nothing is left. A second call does nothing."""
@@ -89,6 +101,7 @@ class Guard:
 def _keep_guard(folder: Path) -> None:
     """Follow the orders on standard input to its end."""
     charges: list[psutil.Process] = []
+    last: list[list[str]] = []
     for line in sys.stdin:
         order = json.loads(line)
         with contextlib.suppress(
@@ -96,6 +109,9 @@ def _keep_guard(folder: Path) -> None:
         ):  # whoever gave the order sees that nothing runs
             if "adopt" in order:
                 charges.append(psutil.Process(order["adopt"]))
+                continue
+            if "at_end" in order:
+                last.append(order["at_end"])
                 continue
             with open(order["log"], "ab") as log:
                 started = subprocess.Popen(
@@ -107,6 +123,9 @@ def _keep_guard(folder: Path) -> None:
                 )
             charges.append(psutil.Process(started.pid))
     end(charges)
+    for command in last:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=LAST_LIMIT_S)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 ALGORITHM = Param(
     str,
     "library",
-    "how an all-reduce is carried out",
-    choices=("library", "ring", "butterfly", "tree", "star"),
+    "how an all-reduce is carried out; auto: as library, but the time model may also choose what knows of nodes",
+    choices=("library", "ring", "butterfly", "tree", "star", "auto"),
 )
 LR_SCALING = Param(
     str,

@@ -1,8 +1,8 @@
 """results/plans.parquet and results/search.parquet: every strategy's plan and what it costs by the cost model.
 
 A plan is made for each point of the method ``layerwise`` that is projected, on the cluster that its ``network`` names,
-and for each that is measured, on this host: its step is predicted from blocks measured here, and held against the
-point's own time by the tables.
+and for each that is measured, on this host or its emulated network: its step is predicted from blocks measured here,
+and held against the point's own time by the tables.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make(
     """
     plans, searches = [], []
     for point in of(points):
-        name = machine.THIS_HOST if point.evidence == "measured" else point.network
+        name = machine.of_network(point.network) if point.evidence == "measured" else point.network
         try:
             cluster = machine.load(name, results, clusters_dir)
         except machine.NotCalibrated:
@@ -241,6 +241,6 @@ def _times(
         minibatch = settings["rate_minibatch"] or point.minibatch
         scale = planner.scale_to(graph, cluster, minibatch, settings["device_rate"])
     specs = planner.needed(point.variant, settings, graph, point.global_batch, point.workers)
-    if cluster.name == machine.THIS_HOST:
+    if cluster.is_here:
         MeasuredBlocks(results / planner.BLOCKS, point.workers).measure(specs, launcher)
     return planner.times_for(cluster, specs, point.workers, results, scale)

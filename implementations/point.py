@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,15 @@ _NOT_IDENTITY = ("paper", "experiments", "time_limit_s", "checkpoint_s")
 
 # Fields that came after points had been run. Such a field counts only when it is set to something else than its
 # default, so that the points from before keep their run ids; whoever adds a field adds it here.
-_IDENTITY_WHEN_SET = ("skew", "memory_limit_bytes", "passes", "gradient_norms", "checkpoint_steps")
+_IDENTITY_WHEN_SET = (
+    "skew",
+    "memory_limit_bytes",
+    "passes",
+    "gradient_norms",
+    "checkpoint_steps",
+    "transport",
+    "nodes",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,9 @@ class Point:
     processes: int = 1
     threads_per_worker: int = 1
     device: str = "cpu"
+    transport: str = "mpi"  # what carries measured ranks' messages: "mpi", or "torch": its process groups
     network: str = "loopback"  # what joins the ranks: "loopback" is this machine's memory
+    nodes: int | None = None  # of a projected point: how many its cluster has, in place of its file's number
     memory_limit_bytes: int | None = None  # what a worker's state may take; None: no limit
     repeat: int = 0
     decode: bool = (
@@ -77,6 +88,8 @@ class Point:
 
         Activations are left out, and so are arguments that are not written.
         """
+        if "path" in self.model:  # a user's own network
+            return _own_label(self.model)
         words = ["-".join([self.model["name"], *map(str, self.model.get("hidden", []))])]
         for key, value in sorted(self.model.items()):
             if isinstance(value, bool):
@@ -130,3 +143,12 @@ class Point:
     def from_json(cls, values: dict[str, Any]) -> Point:
         """The point that ``to_json`` wrote."""
         return cls(**(values | {"experiments": tuple(values.get("experiments", ()))}))
+
+
+def _own_label(model: dict[str, Any]) -> str:
+    """Where the code is and what it is called with, as a file's name may have it: ``user.nets.Net_width0.5``."""
+    words = [
+        f"user.{model['path']}",
+        *(f"{key}{value}" for key, value in sorted(model.get("args", {}).items())),
+    ]
+    return re.sub(r"[^\w.]+", ".", "_".join(words))[:80]

@@ -6,6 +6,7 @@ would send, and the data set's card gives the sizes. The method's code is the on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,12 +57,14 @@ class _DryTraining(Training):
         pass
 
 
-def project(point: Point) -> tuple[dict[str, Any], pd.DataFrame]:
+def project(point: Point, sizes: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], pd.DataFrame]:
     """Columns of the record that the point would leave, and the trace of (the beginning of) one epoch.
+
+    ``sizes``: of data that have no card (``train``, ``input_shape``, ``classes``).
 
     ``steps`` and ``samples`` are those of the whole run; the trace has at most ``TRACED_STEPS``.
     """
-    sizes = load_card(point.dataset).sizes
+    sizes = sizes or load_card(point.dataset).sizes
     samples = point.data_size or sizes["train"]
     if point.scaling == "weak" and point.data_size:
         samples *= point.workers

@@ -71,6 +71,7 @@ def identity(point: Point) -> dict[str, Any]:
             for name in ("reduction", "momentum", "max_change_rule", "ng_update_period")
         },
         "recipe": json.dumps(recipe_settings, sort_keys=True),
+        "transport": point.transport if registry.get(point.method).has_ranks(point) else None,
     }
 
 

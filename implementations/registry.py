@@ -127,6 +127,10 @@ class Method:
             return None
         return self.settings(point)["cluster"]
 
+    def has_ranks(self, point: Point) -> bool:
+        """Whether the point's workers are processes that a launcher of ranks starts."""
+        return point.evidence == "measured" and self.session(point) is None
+
     def check(self, point: Point) -> list[str]:
         """Everything about the point that this method cannot run, as lines ``key: got X; allowed: Y``."""
         problems = []

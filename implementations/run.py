@@ -12,17 +12,19 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from implementations import lifeline, record, registry
-from implementations.cluster.launcher import mpi_command, rank_environment
+from implementations.cluster import leftovers
+from implementations.cluster.hosts import network, ranks
+from implementations.cluster.hosts.plan import DRIVER, MASTER, inside, is_emulated, rate_of, worker_roles
+from implementations.cluster.launcher import find_launcher, launcher_kind, mpi_command, rank_environment
 from implementations.codehash import code_hash
 from implementations.data.summary import find_fault, read_summary
 from implementations.errors import UserError
@@ -50,6 +52,8 @@ def run_points(points: Sequence[Point], job: Job, bar: Bar) -> dict[str, str]:
     """Run each point that has no valid record yet; returns the status of every point by run id."""
     todo = [point for point in points if not _finished(point, job.results)]
     bar.start(len(points), len(points) - len(todo))
+    if todo:
+        leftovers.sweep()
     while todo:
         group = _same_processes(todo)
         done = _run_group(group, job, bar)
@@ -59,7 +63,7 @@ def run_points(points: Sequence[Point], job: Job, bar: Bar) -> dict[str, str]:
 
 def point_code_hash(point: Point) -> str:
     """The hash of the code that the point runs."""
-    return code_hash(point.method, point.evidence, point.model["name"])
+    return code_hash(point.method, point.evidence, point.model["name"], point.model.get("path"))
 
 
 def _finished(point: Point, results: Path) -> bool:
@@ -84,7 +88,8 @@ def _same_processes(points: list[Point]) -> list[Point]:
 
     def kind(point: Point) -> tuple[Any, ...]:
         session = session_of(point)
-        return point.evidence == "measured", point.processes, point.threads_per_worker, point.device, session
+        where = point.device, point.transport, point.network, session
+        return point.evidence == "measured", point.processes, point.threads_per_worker, *where
 
     return [point for point in points if kind(point) == kind(points[0])]
 
@@ -104,20 +109,40 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         )
         same = [index for index, point in enumerate(points) if point.dataset == first.dataset]
         return _record_all([points[i] for i in same], [entries[i] for i in same], job, "failed", reason)
-    try:
-        command = mpi_command(first.processes, job.launcher) if _uses_mpi(first) else []
-    except UserError as error:
-        return _record_all(points, entries, job, "failed", str(error))
-    with tempfile.TemporaryDirectory(prefix="paratrain-", ignore_cleanup_errors=True) as folder:
-        job_file = Path(folder, "job.json")
-        values = {"results": str(job.results), "points": entries}
+    emulated = first.evidence == "measured" and is_emulated(first.network)
+    with contextlib.ExitStack() as stack:
+        try:
+            command = mpi_command(first.processes, job.launcher, spread=emulated) if _uses_mpi(first) else []
+            hosts = stack.enter_context(_hosts(first, job)) if emulated else None
+        except network.Unavailable as error:
+            return _record_all(points, entries, job, "skipped", str(error))
+        except UserError as error:
+            return _record_all(points, entries, job, "failed", str(error))
+        job_file = stack.enter_context(leftovers.folder("job")) / "job.json"
+        values: dict[str, Any] = {"results": str(job.results), "points": entries}
         if session_of(first):
             values |= {"cluster": session_of(first), "spark": job.spark}
+            values |= {"hosts": [asdict(host) for host in hosts.plan.hosts] if hosts else []}
         job_file.write_text(json.dumps(values))
         log = record.log_path(job.results, first.run_id)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output, _processes(first, command, job_file, job, output) as process:
-            return _watch(process, points, entries, job, bar)
+        output = stack.enter_context(log.open("ab"))
+        process = stack.enter_context(_processes(first, command, job_file, hosts, output))
+        return _watch(process, points, entries, job, bar)
+
+
+@contextlib.contextmanager
+def _hosts(point: Point, job: Job) -> Iterator[network.Network]:
+    """Emulated hosts, one for each worker; Spark's driver and master have their own."""
+    roles = worker_roles(point.workers)
+    if session_of(point):
+        roles += (DRIVER, MASTER)
+    elif (kind := launcher_kind(find_launcher(job.launcher))) not in ranks.KINDS:
+        raise network.Unavailable(
+            f"MPI launcher of kind {kind}: on emulated hosts ranks are started by one of {', '.join(ranks.KINDS)}"
+        )
+    with network.up(roles, rate_of(point.network)) as hosts:
+        yield hosts
 
 
 def session_of(point: Point) -> str | None:
@@ -131,16 +156,23 @@ def _uses_mpi(point: Point) -> bool:
 
 @contextlib.contextmanager
 def _processes(
-    point: Point, command: list[str], job_file: Path, job: Job, output: Any
+    point: Point, command: list[str], job_file: Path, hosts: network.Network | None, output: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The processes of a job; whatever is left of them is ended at the end of the block."""
+    """The processes of a job; whatever is left of them is ended at the end of the block.
+
+    ``hosts``: emulated ones on which they run; of MPI's launcher, or of Spark's driver, here.
+    """
     environment = rank_environment(point.threads_per_worker) | lifeline.mark()
     module = "implementations.worker"
     if session_of(point):
         module = "implementations.spark_worker"
         environment["TMPDIR"] = str(job_file.parent)  # so that a kill leaves nothing there
+    words = [*command, sys.executable, "-m", module, str(job_file)]
+    if hosts:
+        environment |= ranks.environment(hosts)
+        words = inside(hosts.named(DRIVER if session_of(point) else "h0").namespace, words)
     process = subprocess.Popen(
-        [*command, sys.executable, "-m", module, str(job_file)],
+        words,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from implementations import lifeline, record, registry
+from implementations.cluster.hosts.plan import Host
 from implementations.point import Point
 from implementations.worker import leave_reason, log_to, mark_started, told, train, write_record
 
@@ -38,7 +39,8 @@ def main(job_path: str) -> int:
     torch.set_num_interop_threads(1)
     log_to(record.log_path(results, point.run_id))
     try:
-        with session.start(point.workers, job["cluster"], job["spark"]) as running:
+        hosts = [Host(**values) for values in job.get("hosts", [])]
+        with session.start(point.workers, job["cluster"], job["spark"], hosts) as running:
             for point, entry in zip(points, job["points"]):
                 log_to(record.log_path(results, point.run_id))
                 mark_started(results, point)

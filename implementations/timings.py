@@ -14,12 +14,14 @@ import pandas as pd
 
 from implementations import record, registry
 from implementations.cluster import machine, timemodel
+from implementations.cluster.hosts.plan import is_emulated
 from implementations.cluster.machine import Cluster
 from implementations.errors import UserError
 from implementations.fitted import COMMUNICATION, LOSS_COLUMNS
 from implementations.point import Point
 from implementations.reporting.files import DamagedTable, first_line, read_table, write_parquet
 from implementations.reporting.rows import ENDED
+from implementations.speedups import add_speedups, plain, threads, whole
 from implementations.target import at_target
 
 # Columns of a run that a figure needs beside its predicted times.
@@ -33,20 +35,8 @@ COLUMNS = [
     "straggler_s", "overlap_s", "train_s", "epoch_s", "time_to_target_s", "target_reached", "samples_per_s",
     "own_steps_to_target", "time_to_own_target_s", "time_to_own_target_low_s", "time_to_own_target_high_s",
     "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id",
-    "best_sequential_threads", "evidence", "run_evidence", "compute_source", *IDENTITY,
+    "best_sequential_threads", "evidence", "run_evidence", "compute_source", "collective", *IDENTITY,
 ]  # fmt: skip
-VALIDATION_COLUMNS = [
-    "group", "method", "workers", "model", "minibatch", "measured_s", "measured_low_s", "measured_high_s",
-    "repeats", "predicted_s", "error", "compute_source",
-]  # fmt: skip
-
-# The same experiment but for the number of workers, what goes with it, and chance.
-_SAME_CODE = [
-    "paper", "method", "variant", "dataset", "model", "model_params", "threads_per_worker", "minibatch", "epochs",
-    "sync_period", "algorithm", "lr_scaling", "optimizer",
-]  # fmt: skip
-# One worker exchanges nothing: how it would have done so makes no other experiment of it.
-_BASE = [name for name in _SAME_CODE if name not in ("sync_period", "algorithm", "lr_scaling")]
 _WHOLE = [
     "workers", "nodes", "data_size", "model_params", "threads_per_worker", "minibatch", "global_batch", "epochs",
     "sync_period", "seed", "repeat", "steps", "samples", "best_sequential_threads",
@@ -66,7 +56,8 @@ def timings(
     """A row per trained run with a trace and cluster: predicted seconds, time to target and speedups.
 
     Runs of methods with a cost model of their own have none of this one's times, and runs by Spark's jobs none on
-    clusters whose files say nothing of these.
+    clusters whose files say nothing of these. A run on emulated hosts has a row on the cluster of its own network
+    alone, which is added to ``clusters`` where it is calibrated.
     ``projected`` points have no run: their traces are their methods', run dry at the sizes that they name, and they
     are placed on the cluster that their ``network`` names.
 
@@ -85,6 +76,7 @@ def timings(
         cluster if isinstance(cluster, Cluster) else machine.load(cluster, results_dir, clusters_dir)
         for cluster in clusters
     ]
+    machines += _of_networks(runs, machines, results_dir, clusters_dir)
     folder = Path(results_dir) / "runs"
     grouped: dict[bytes, timemodel.Groups] = {}
     predicted: dict[tuple[Any, ...], timemodel.Timing] = {}
@@ -102,65 +94,52 @@ def timings(
             print(f"warning: {run['run_id']} gets no timings: {error}", file=sys.stderr)
             continue
         by_driver = any(algorithm == machine.DRIVER for _, algorithm, *_ in events.comm)
+        emulated = _on_hosts(run)
         for cluster in machines:
             if by_driver and cluster.spark is None:
                 continue  # nothing is known of Spark's jobs there
-            workers, threads = int(run["workers"]), _threads(run)
-            question = (key, cluster.name, workers, threads, _trained_params(run))
+            if (cluster.name != run["network"]) if emulated else is_emulated(cluster.name):
+                continue
+            tasks = registry.get(run["method"]).runs_on == "spark"
+            if tasks:
+                cluster = cluster.between_tasks()
+            workers, width = int(run["workers"]), threads(run)
+            question = (key, cluster.name, tasks, workers, width, _trained_params(run))
             if question not in predicted:
                 predicted[question] = timemodel.predict(
-                    events, cluster, workers, threads=threads, model_params=question[-1]
+                    events, cluster, workers, threads=width, model_params=question[-1]
                 )
             rows.append(_row(run, cluster, predicted[question], target_step))
     rows += [row | _own_target(row, rows) for row in _projected_rows(projected, machines)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     if len(frame):
-        _add_speedups(frame)
+        add_speedups(frame)
     for name in _WHOLE:
-        frame[name] = pd.array(frame[name].map(_whole).tolist(), dtype="Int64")
+        frame[name] = pd.array(frame[name].map(whole).tolist(), dtype="Int64")
     for name in _FLAGS:
         frame[name] = frame[name].astype("boolean")
     return frame
 
 
-def validation(runs: pd.DataFrame, timings: pd.DataFrame, cluster: str = machine.THIS_HOST) -> pd.DataFrame:
-    """Measured against predicted seconds of a step, for the measured points of experiment ``validation``.
+def _on_hosts(run: Mapping[str, Any]) -> bool:
+    """Whether a run was measured on emulated hosts."""
+    network = run.get("network")
+    return run["evidence"] == "measured" and isinstance(network, str) and is_emulated(network)
 
-    One row per point: the median over its repeats with the least and the greatest, and ``error`` = predicted over
-    measured, minus one.
-    """
-    wanted = (
-        runs["experiments"].map(_is_validation)
-        & runs["status"].isin(ENDED)
-        & (runs["evidence"] == "measured")
-    )
-    measured = runs[wanted & runs["train_s"].notna()].copy()
-    here = timings[timings["cluster"] == cluster][["run_id", "step_s", "compute_source"]]
-    measured = measured.merge(here.rename(columns={"step_s": "predicted_s"}), on="run_id", how="left")
-    measured["per_step_s"] = measured["train_s"].astype(float) / measured["steps"].astype(float)
-    # a point with its repeats: all settings but seed and repeat
-    names = [name for name in [*_SAME_CODE, "workers", "processes", "data_size"] if name in measured.columns]
-    rows = []
-    for _, same in measured.groupby(names, sort=False, dropna=False):
-        first, median = same.iloc[0], same["per_step_s"].median()
-        prediction = same["predicted_s"].median()
-        rows.append(
-            {
-                "group": _label(first),
-                "method": first["method"],
-                "workers": int(first["workers"]),
-                "model": first["model"],
-                "minibatch": _whole(first["minibatch"]),
-                "measured_s": median,
-                "measured_low_s": same["per_step_s"].min(),
-                "measured_high_s": same["per_step_s"].max(),
-                "repeats": len(same),
-                "predicted_s": prediction,
-                "error": prediction / median - 1,
-                "compute_source": first["compute_source"],
-            }
-        )
-    return pd.DataFrame(rows, columns=VALIDATION_COLUMNS)
+
+def _of_networks(
+    runs: pd.DataFrame, machines: Sequence[Cluster], results_dir: str | Path, clusters_dir: str | Path | None
+) -> list[Cluster]:
+    """The clusters of emulated networks that runs name, of those that are calibrated and not among ``machines``."""
+    ended = runs[runs["status"].isin(ENDED)]
+    named = {run["network"] for run in ended.to_dict("records") if _on_hosts(run)}
+    found = []
+    for name in sorted(named - {cluster.name for cluster in machines}):
+        try:
+            found.append(machine.load(name, results_dir, clusters_dir))
+        except machine.NotCalibrated as error:
+            print(f"warning: no times of runs on {name}: {error}", file=sys.stderr)
+    return found
 
 
 def loss_split(timings: pd.DataFrame) -> pd.DataFrame:
@@ -177,7 +156,7 @@ def loss_split(timings: pd.DataFrame) -> pd.DataFrame:
         base = bases.get((row["cluster"], row["same_code_run_id"]))
         if base is None or row["workers"] < 2 or row["scaling"] == "weak":
             continue
-        if _plain(base["data_size"]) != _plain(row["data_size"]):
+        if plain(base["data_size"]) != plain(row["data_size"]):
             continue
         workers, step_s = int(row["workers"]), (base["compute_s"] + base["data_s"]) / base["steps"]
         seconds = {
@@ -186,7 +165,7 @@ def loss_split(timings: pd.DataFrame) -> pd.DataFrame:
             "slower steps": row["compute_s"] + row["data_s"] - row["steps"] * step_s,
             "whole steps": (row["steps"] - base["steps"] / workers) * step_s,
         }
-        lost_s, epochs = sum(seconds.values()), _whole(row["epochs"]) or 1
+        lost_s, epochs = sum(seconds.values()), whole(row["epochs"]) or 1
         rows += [
             {
                 **{name: row[name] for name in ("evidence", "cluster", "method", "workers", "sync_period")},
@@ -233,7 +212,7 @@ def _projected_rows(points: Sequence[Point], machines: Sequence[Cluster]) -> lis
                 continue
             timing = timemodel.predict(
                 events,
-                cluster,
+                cluster.with_nodes(point.nodes),
                 point.workers,
                 threads=point.threads_per_worker,
                 model_params=columns["worker_params"],
@@ -255,7 +234,7 @@ def _own_target(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> di
         return (
             run["run_evidence"] == "simulated"
             and run["steps_to_target"] is not None
-            and all(_plain(run[name]) == _plain(row[name]) for name in ("paper", "workers", *same))
+            and all(plain(run[name]) == plain(row[name]) for name in ("paper", "workers", *same))
             and str(run["model"]).count("-") == str(row["model"]).count("-")
         )
 
@@ -263,7 +242,7 @@ def _own_target(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> di
     methods: dict[tuple[Any, ...], set[str]] = {}
     for run in runs:
         if alike(run):
-            task = (run["dataset"], run["model"], _whole(run["model_params"]) or 0)
+            task = (run["dataset"], run["model"], whole(run["model_params"]) or 0)
             methods.setdefault(task, set()).add(run["method"])
             if alike(run, "method", "variant", "sync_period"):
                 tasks.setdefault(task, {})[run["run_id"]] = run
@@ -285,9 +264,9 @@ def _trained_params(run: Mapping[str, Any]) -> int | None:
     samples in the whole network: the step of that one tells the time.
     """
     if run["method"] == "spark" and run["variant"] in ("model", "hybrid"):
-        return _whole(run.get("model_params"))
-    params = _whole(run.get("worker_params"))
-    return _whole(run.get("model_params")) if params is None else params
+        return whole(run.get("model_params"))
+    params = whole(run.get("worker_params"))
+    return whole(run.get("model_params")) if params is None else params
 
 
 def _read_trace(path: Path, grouped: dict[bytes, timemodel.Groups]) -> tuple[bytes, timemodel.Groups]:
@@ -329,9 +308,9 @@ def _row(
         time_to_target_s = math.nan
     else:
         time_to_target_s = float(timing.time_to(target_step)) if math.isfinite(target_step) else math.inf
-    samples, train_s = _whole(run.get("samples")), timing.train_s
+    samples, train_s = whole(run.get("samples")), timing.train_s
     if samples is None:
-        samples = timing.steps * (_whole(run.get("global_batch")) or 0)
+        samples = timing.steps * (whole(run.get("global_batch")) or 0)
     return {
         **{name: run.get(name) for name in IDENTITY},
         "run_id": run["run_id"],
@@ -346,7 +325,7 @@ def _row(
         "straggler_s": timing.straggler_s,
         "overlap_s": timing.overlap_s,
         "train_s": train_s,
-        "epoch_s": train_s / (_whole(run.get("epochs")) or 1),
+        "epoch_s": train_s / (whole(run.get("epochs")) or 1),
         "time_to_target_s": time_to_target_s,
         "steps_to_target": target_step,
         "target_reached": None if target_step is None else math.isfinite(target_step),
@@ -354,104 +333,5 @@ def _row(
         "evidence": "simulated",
         "run_evidence": run.get("evidence"),
         "compute_source": timing.compute_source,
+        "collective": timing.collective,
     }
-
-
-def _add_speedups(frame: pd.DataFrame) -> None:
-    """Fill the speedup columns and the runs they compare with, in place."""
-    rows = frame.to_dict("records")
-    one_worker: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    sequential: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        if row["workers"] == 1:
-            one_worker.setdefault(_same_code(row), []).append(row)
-        if row["method"] == "sequential":
-            key = _sequential(row, row["minibatch"])
-            if key not in sequential or row["samples_per_s"] > sequential[key]["samples_per_s"]:
-                sequential[key] = row
-    for row in rows:
-        bases = one_worker.get(_same_code(row), [])
-        chosen = min(
-            bases,
-            key=lambda base: (
-                base["sync_period"] != row["sync_period"],
-                base["seed"] != row["seed"],
-                base["data_size"] != row["data_size"],
-                base["run_evidence"] != row["run_evidence"],
-                base["run_id"],
-            ),
-            default=None,
-        )
-        row["speedup_same_code"], row["same_code_run_id"] = _against(row, chosen)
-        fastest = max(
-            filter(
-                None,
-                (sequential.get(_sequential(row, row[batch])) for batch in ("minibatch", "global_batch")),
-            ),
-            key=lambda base: base["samples_per_s"],
-            default=None,
-        )
-        row["speedup_best_sequential"], row["best_sequential_run_id"] = _against(row, fastest)
-        row["best_sequential_threads"] = None if fastest is None else _threads(fastest)
-    for name in (
-        "speedup_same_code",
-        "same_code_run_id",
-        "speedup_best_sequential",
-        "best_sequential_run_id",
-        "best_sequential_threads",
-    ):
-        frame[name] = [row[name] for row in rows]
-
-
-def _same_code(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (row["cluster"], *(_plain(row[name]) for name in _BASE))
-
-
-def _sequential(row: Mapping[str, Any], batch: Any) -> tuple[Any, ...]:
-    return (
-        row["cluster"],
-        row["dataset"],
-        row["model"],
-        _whole(row["model_params"]),
-        row["optimizer"],
-        _threads(row),
-        _whole(batch),
-    )
-
-
-def _threads(row: Mapping[str, Any]) -> int:
-    return _whole(row.get("threads_per_worker")) or 1
-
-
-def _against(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> tuple[float, str | None]:
-    if base is None:
-        return math.nan, None
-    return row["samples_per_s"] / base["samples_per_s"], base["run_id"]
-
-
-def _label(run: Mapping[str, Any]) -> str:
-    """The point in a few words, as a table shows it."""
-    words = [run["method"], run["dataset"], run["model"], f"{run['workers']} workers"]
-    if _whole(run.get("sync_period")) is not None:
-        words.append(f"K={_whole(run['sync_period'])}")
-    if isinstance(run.get("algorithm"), str) and run["algorithm"] != "library":
-        words.append(run["algorithm"])
-    if _threads(run) > 1:
-        words.append(f"{_threads(run)} threads")
-    return ", ".join(map(str, words))
-
-
-def _is_validation(experiments: Any) -> bool:
-    if experiments is None or isinstance(experiments, float):
-        return False
-    names = [experiments] if isinstance(experiments, str) else list(experiments)
-    return any(name.split("/")[0] == "validation" for name in names)
-
-
-def _plain(value: Any) -> Any:
-    """A value that equals itself when it is absent, so that it can be part of a key."""
-    return None if value is None or pd.isna(value) else value
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None or pd.isna(value) or not np.isfinite(value) else int(value)

@@ -1,7 +1,7 @@
 """One process of a run: trains the points of a job one after the other. Started by ``implementations.run``.
 
 python -m implementations.worker JOB.json             (hosts all workers of simulated points)
-mpiexec -n 4 python -m implementations.worker JOB.json (one rank of measured points)
+mpiexec -n 4 python -m implementations.worker JOB.json (one rank of measured points; or srun, or torchrun)
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,31 +34,128 @@ def main(job_path: str) -> int:
 
     import torch  # after the thread variables were set by the launcher
 
-    first = Point.from_json(job["points"][0]["point"])
-    torch.set_num_threads(first.threads_per_worker)
+    points = [Point.from_json(entry["point"]) for entry in job["points"]]
+    torch.set_num_threads(points[0].threads_per_worker)
     torch.set_num_interop_threads(1)
-    mpi = _mpi() if first.processes > 1 or first.evidence == "measured" else None
-    for entry in job["points"]:
-        point = Point.from_json(entry["point"])
+    try:
+        ranks = Ranks.of(points, Path(job_path).parent)
+    except BaseException as error:
+        leave_reason(results, points[0], None, *told(error))
+        os._exit(1)  # without a farewell to MPI, so that its launcher ends the others
+    if ranks.lacks:
+        if ranks.rank == 0:
+            skip(results, points, job["points"], ranks.lacks)
+        return 0
+    for point, entry in zip(points, job["points"]):
         log_to(record.log_path(results, point.run_id))
-        rank = mpi.COMM_WORLD.rank if mpi else 0
-        if rank == 0:
+        if ranks.rank == 0:
             mark_started(results, point)
         try:
-            values = train(point, entry["code_hash"], results, _communicator(point, mpi))
+            values = train(point, entry["code_hash"], results, ranks.communicator(point))
         except BaseException as error:  # a rank must end the others, whatever happened to it
             try:  # a full disk may be the reason: whatever fails here, the other ranks must not wait
-                leave_reason(results, point, rank, *told(error))
+                leave_reason(results, point, ranks.rank, *told(error))
             finally:
-                if mpi and mpi.COMM_WORLD.size > 1:
-                    mpi.COMM_WORLD.Abort(1)
-                os._exit(1)
-        if rank == 0:
-            library = (
-                mpi.Get_library_version().split("\n")[0].rstrip("\0").replace("\t", " ") if mpi else None
-            )
-            write_record(results, point, entry, {"mpi": library, **values})
+                ranks.abort()
+        if ranks.rank == 0:
+            write_record(results, point, entry, {"mpi": ranks.library, **values})
+    ranks.leave()
     return 0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a job, of which this is one; ``mpi`` where MPI was loaded, for it joins or has started them.
+
+    lacks: the reason, the same in all, why the job's points cannot run here.
+    """
+
+    rank: int
+    size: int
+    mpi: Any = None
+    joined: bool = False  # by torch.distributed
+    lacks: str | None = None
+
+    @classmethod
+    def of(cls, points: Sequence[Point], folder: Path) -> Ranks:
+        """Those of the job, whose points all need the same; ``folder`` is its own."""
+        point = points[0]
+        if point.transport == "torch" and point.evidence == "measured":
+            return cls._of_torch(point, max(point.time_limit_s for point in points), folder)
+        if point.processes == 1 and point.evidence != "measured":
+            return cls(0, 1)
+        mpi = _mpi()
+        return cls(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, mpi)
+
+    @classmethod
+    def _of_torch(cls, point: Point, limit_s: float, folder: Path) -> Ranks:
+        from implementations import devices
+        from implementations.cluster import rendezvous
+
+        loaded: list[Any] = []
+
+        def load() -> Any:
+            loaded.append(_mpi())
+            return loaded[0]
+
+        world = rendezvous.find(point.workers, load, folder)
+        local = devices.local_rank(world.rank, world.on_host) if point.device != "cpu" else 0
+        lacks = devices.take_up(point.device, world.rank, local, world.gather)
+        if lacks is None:
+            rendezvous.join(world, point.device, limit_s)
+        return cls(world.rank, world.size, loaded[0] if loaded else None, lacks is None, lacks)
+
+    @property
+    def library(self) -> str | None:
+        """The MPI that joins the processes."""
+        if self.mpi is None or self.joined:
+            return None
+        return self.mpi.Get_library_version().split("\n")[0].rstrip("\0").replace("\t", " ")
+
+    def communicator(self, point: Point) -> Callable[[Ledger], Communicator]:
+        """A maker of the point's communicator around a ledger."""
+        if self.joined:
+            from implementations.cluster.distributed import DistributedCommunicator
+
+            return lambda ledger: DistributedCommunicator(ledger, "cpu" if point.device == "cpu" else None)
+        world = self.mpi.COMM_WORLD if self.mpi else None
+        if point.evidence == "measured":
+            from implementations.cluster.mpi import MpiCommunicator
+
+            if self.size != point.workers:
+                raise UserError(f"{point.workers} ranks were asked for, {self.size} started")
+            return lambda ledger: MpiCommunicator(ledger, world)
+        from implementations.cluster.simulated import SimulatedCommunicator
+
+        return lambda ledger: SimulatedCommunicator(point.workers, ledger, world)
+
+    def abort(self) -> None:
+        """End all of them."""
+        if self.mpi and self.size > 1:
+            self.mpi.COMM_WORLD.Abort(1)
+        os._exit(1)
+
+    def leave(self) -> None:
+        """End well, after the last point."""
+        if not self.joined:
+            return
+        from implementations.cluster import rendezvous
+
+        rendezvous.leave()
+        if self.mpi:
+            self.mpi.Finalize()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # torch's own threads sometimes abort a process that leaves by itself
+
+
+def skip(results: Path, points: Sequence[Point], entries: Sequence[dict[str, Any]], reason: str) -> None:
+    """Record that none of a job's points can run here."""
+    for point, entry in zip(points, entries):
+        log_to(record.log_path(results, point.run_id))
+        print(reason, flush=True)
+        mark_started(results, point)
+        write_record(results, point, entry, {"status": "skipped", "reason": reason})
 
 
 def train(
@@ -72,20 +170,6 @@ def train(
     values = run_point(point, communicator, results, reporter, code_hash)
     print(f"{point.run_id}: {values['status']}", json.dumps(values, default=str), flush=True)
     return values | {"started_at": started_at}
-
-
-def _communicator(point: Point, mpi: Any) -> Callable[[Ledger], Communicator]:
-    """A maker of the point's communicator around a ledger."""
-    if point.evidence == "measured":
-        from implementations.cluster.mpi import MpiCommunicator
-
-        if mpi.COMM_WORLD.size != point.workers:
-            raise UserError(f"{point.workers} ranks were asked for, {mpi.COMM_WORLD.size} started")
-        return lambda ledger: MpiCommunicator(ledger, mpi.COMM_WORLD)
-    from implementations.cluster.simulated import SimulatedCommunicator
-
-    processes = mpi.COMM_WORLD if mpi else None
-    return lambda ledger: SimulatedCommunicator(point.workers, ledger, processes)
 
 
 def write_record(results: Path, point: Point, entry: dict[str, Any], values: dict[str, Any]) -> None:
@@ -112,7 +196,9 @@ def leave_reason(results: Path, point: Point, rank: int | None, reason: str, sto
     """Leave for the launcher why this process ends; ``rank`` where it is that of one. The story goes to the log."""
     print(f"{story}{'' if rank is None else f'rank {rank}: '}{reason}", file=sys.stderr, flush=True)
     failure = json.dumps({"rank": rank, "reason": reason.split("\n")[0]})
-    record.write_text(failure_path(results, point.run_id), failure)
+    path = failure_path(results, point.run_id)
+    if not path.exists():  # the first to fail has the reason; the others only miss that one
+        record.write_text(path, failure)
 
 
 def told(error: BaseException) -> tuple[str, str]:

@@ -22,7 +22,8 @@ from typing import Any
 import psutil
 
 from implementations import config, host, lifeline, record, registry
-from implementations.cluster.calibrate import timed
+from implementations.cluster import calibrate, leftovers, shapes
+from implementations.cluster.hosts import network
 from implementations.codehash import closure, code_hash, normalised
 from implementations.errors import UserError
 from implementations.point import Point
@@ -39,14 +40,20 @@ class Pipeline:
 
     def __init__(self, workflow: Any) -> None:
         self._workflow = workflow
-        self._hashes: dict[tuple[str, str, str], str] = {}
+        self._hashes: dict[tuple[str, str, str, str], str] = {}
         self._attempts: dict[str, str] = {}
         os.environ["PYTHONUNBUFFERED"] = "1"  # jobs are shown line by line as they go
         _put_first("PYTHONPATH", str(ROOT))
         _put_first("PATH", str(Path(sys.executable).parent))
+        for owner, name in ((workflow, "_snakemake_tmp_dir"), (workflow.sourcecache, "runtime_cache")):
+            if folder := getattr(owner, name, None):  # which a Snakemake that is killed leaves
+                leftovers.claim(Path(folder.name))
         if workflow.is_main_process:
             os.environ.update(lifeline.mark())
+            if ended := leftovers.end_orphans(Path.cwd()):
+                print(f"ended {ended} processes of a start that was killed", file=sys.stderr)
             drop_stale_lock(Path.cwd())
+            _sweep()
 
     @cached_property
     def targets(self) -> frozenset[str]:
@@ -128,9 +135,12 @@ class Pipeline:
 
     def code(self, batch_id: str) -> str:
         """Hash of the code that the batch's points run."""
-        kinds = {(point.method, point.evidence, point.model["name"]) for point in self.batch(batch_id)[2]}
+        kinds = {
+            (point.method, point.evidence, point.model["name"], point.model.get("path", ""))
+            for point in self.batch(batch_id)[2]
+        }
         for kind in kinds - set(self._hashes):
-            self._hashes[kind] = code_hash(*kind)
+            self._hashes[kind] = code_hash(*kind[:3], kind[3] or None)
         return "code " + " ".join(self._hashes[kind] for kind in sorted(kinds))
 
     def attempt(self, batch_id: str) -> str:
@@ -202,28 +212,33 @@ class Pipeline:
     def calibration(self) -> str:
         """What the calibration of this machine covers, as JSON: the one that is there if it will do, else a new one.
 
-        Smoke makes do with any of this machine by this code; the other tiers want a full one of all their shapes, and
-        of Spark where they have points of it.
+        Smoke makes do with any of this machine by this code that has its networks; the other tiers want a full one of
+        all their shapes, and of Spark where they have points of it.
         """
-        shapes = {
-            json.dumps([p.model, p.step_label, p.dataset, p.minibatch], sort_keys=True)
+        wanted_shapes = {
+            json.dumps([p.model, p.step_label, p.dataset, p.minibatch, p.threads_per_worker], sort_keys=True)
             for p in map(_worker_point, self.settings.points)
-            if timed(p)
+            if shapes.timed(p)
         }
+        networks = [] if network.why_not() else calibrate.networks_of(self.settings.points)
         wanted = {
             "quick": "smoke" in self.targets,
             "host": f"{host.cpu_model()}, {host.cores()} cores",
             "code": _hash_of("cluster.calibrate"),
             "spark": runs_on_spark(self.settings),
-            "shapes": sorted(shapes),
+            "shapes": sorted(wanted_shapes),
+            "networks": networks,
         }
         try:
             there = json.loads(Path(CALIBRATION_NOTE).read_text(encoding="utf-8"))
             same = all(there[key] == wanted[key] for key in ("host", "code"))
             same = same and read_outcome(CALIBRATION_OUTCOME)["ok"] and Path(LOCAL_CLUSTER).exists()
             whole = (
-                not there["quick"] and shapes <= set(there["shapes"]) and there["spark"] >= wanted["spark"]
+                not there["quick"]
+                and wanted_shapes <= set(there["shapes"])
+                and there["spark"] >= wanted["spark"]
             )
+            same = same and set(networks) <= set(there["networks"])
             if same and (wanted["quick"] or whole):
                 wanted = there
         except (OSError, ValueError, KeyError, TypeError):
@@ -240,7 +255,8 @@ class Pipeline:
         return "--quick" if json.loads(self.calibration)["quick"] else ""
 
     def ending(self, well: bool) -> str:
-        """The last words of a start."""
+        """The last words of a start, and the end of what killed processes of it have left."""
+        _sweep()
         report = Path("reports/report.html").resolve()
         if well and self.targets == {"data"}:
             return "data: results/prepared tells how each preparation ended"
@@ -367,6 +383,10 @@ def drop_stale_lock(folder: Path) -> bool:
     locks.mkdir()
     print("removed the lock of a Snakemake that was killed", file=sys.stderr)
     return True
+
+
+def _sweep() -> None:
+    leftovers.sweep(Path("results"), Path("reports"))
 
 
 def _snakemakes(folder: Path) -> list[int]:

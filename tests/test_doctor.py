@@ -127,3 +127,27 @@ def test_a_full_disk_is_told(monkeypatch, tmp_path):
     found = doctor.check_disk(tmp_path / "not/yet/there")
     assert not found.ok
     assert "free" in found.mend
+
+
+@pytest.mark.parametrize("nccl", [True, False])
+def test_gpus_are_counted_and_so_is_what_joins_them(monkeypatch, nccl):
+    import torch
+
+    names = ["A100", "A100", "T4"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: names[index])
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    found = doctor.check_device()
+    assert found.ok == nccl and not found.needed
+    assert "2 x A100, 1 x T4" in found.detail
+    assert ("NCCL 2.27.3" in found.detail) == nccl
+
+
+def test_no_gpu_is_no_fault(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = doctor.check_device()
+    assert found.ok and "skipped" in found.detail

@@ -22,7 +22,15 @@ def test_the_run_id_reads_as_words():
 def test_a_point_of_before_keeps_its_run_id():
     """This is the id under which it had run when points had no ``skew`` and no ``memory_limit_bytes``."""
     assert POINT.run_id == "averaging_k10_digits_fc-64-64_w4_simulated_s1_f67eb590bf"
-    later = {"skew", "memory_limit_bytes", "passes", "gradient_norms", "checkpoint_steps"}
+    later = {
+        "skew",
+        "memory_limit_bytes",
+        "passes",
+        "gradient_norms",
+        "checkpoint_steps",
+        "transport",
+        "nodes",
+    }
     assert not later & set(POINT.identity())
     assert Point.from_json({k: v for k, v in POINT.to_json().items() if k not in later}) == POINT
     assert dataclasses.replace(POINT, skew=0.5).identity()["skew"] == 0.5
@@ -41,7 +49,7 @@ def test_every_other_field_changes_the_run_id():
         "recipe": {"momentum": 0.9}, "sharding": "reshuffled", "skew": 0.5, "scaling": "weak",
         "processes": 2, "threads_per_worker": 2, "device": "cuda", "network": "n", "repeat": 1,
         "memory_limit_bytes": 10**6, "target_metric": "m", "target_value": 0.5, "decode": False, "gradient_norms": True,
-        "checkpoint_steps": 5,
+        "checkpoint_steps": 5, "transport": "torch", "nodes": 7,
     }  # fmt: skip
     covered = set(changed) | {"paper", "experiments", "time_limit_s", "checkpoint_s"}
     assert covered == {field.name for field in dataclasses.fields(Point)}

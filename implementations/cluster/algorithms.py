@@ -34,6 +34,8 @@ BLOCK_BYTES = 1 << 22
 # row of it should be long enough for the loop over rows to cost nothing.
 _CACHE_BYTES = 1 << 21
 _SHORTEST_ROW = 8192
+# Values of a ring's chunk below which all chunks are added at once: one by one, m of them take m calls each.
+_SHORT_CHUNK = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,9 @@ def allreduce_rows_(
     """
     count, elements = len(rows), rows[0].size
     stacked = isinstance(rows, np.ndarray)
+    if algorithm == "ring" and stacked and across is None and elements < count * _SHORT_CHUNK:
+        _ring_of_short_chunks_(rows, divisor)
+        return
     width = _row_length(max(count, most_rows), rows[0].itemsize)
     for first, (low, high) in _pieces(algorithm if across is None else "library", count, elements, width):
         block = rows[:, low:high] if stacked else [row[low:high] for row in rows]
@@ -212,6 +217,43 @@ def _add_rows_(block: np.ndarray | Sequence[np.ndarray], algorithm: str, first: 
     for offset in range(1, count):
         np.add(total, block[(first + offset) % count], out=total)
     return first
+
+
+def _ring_of_short_chunks_(rows: np.ndarray, divisor: int) -> None:
+    """All-reduce by the ring with all chunks of a length going round together: 4 m calls in place of m squared.
+
+    In step s worker ``(c + 1 + s) % m`` adds its part of chunk c: a diagonal of the rows, cut into chunks, which
+    strides describe. The order of each chunk's sum is that of ``_pieces``.
+    """
+    count, elements = rows.shape
+    size, longer = divmod(elements, count)
+    total = np.empty(elements, rows.dtype)
+    for first, last, width in ((0, longer, size + 1), (longer, count, size)):
+        if first == last or not width:
+            continue
+        start = first * (size + 1)  # all chunks before it are longer ones
+        grid = total[start : start + (last - first) * width].reshape(last - first, width)
+        for step in range(count):
+            # chunks first .. wrap-1 meet workers c + 1 + step, the others those after they wrap around to worker 0
+            wrap = min(max(count - 1 - step, first), last)
+            for low, high, shift in ((first, wrap, 1 + step), (wrap, last, 1 + step - count)):
+                if low < high:
+                    part = _diagonal(rows, low, high, shift, start + (low - first) * width, width)
+                    target = grid[low - first : high - first]
+                    if step:
+                        np.add(target, part, out=target)
+                    else:
+                        target[:] = part
+    divide_(total, divisor)
+    rows[:] = total
+
+
+def _diagonal(rows: np.ndarray, low: int, high: int, shift: int, column: int, width: int) -> np.ndarray:
+    """A view, (high - low, width): of each chunk c the values in row c + shift; chunk ``low`` begins at ``column``."""
+    along, across = rows.strides
+    strides = (along + width * across, across)
+    # what as_strided gives, at a tenth of its price
+    return np.ndarray((high - low, width), rows.dtype, rows, (low + shift) * along + column * across, strides)
 
 
 def _pieces(algorithm: str, count: int, elements: int, width: int) -> Iterator[tuple[int, Range]]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
-
-from implementations.cluster.communicator import Buffers, Communicator, Shape
+from implementations.cluster.communicator import Buffers, Communicator
 from implementations.cluster.ledger import Ledger
-from implementations.cluster.volume import direct_op
 
 
 class BookedCommunicator(Communicator):
-    """``size`` workers of which this process hosts the first; calls are booked and move nothing."""
+    """``size`` workers of which this process hosts the first ones; calls are booked and move nothing."""
 
-    def __init__(self, size: int, ledger: Ledger) -> None:
+    moves = False
+
+    def __init__(self, size: int, ledger: Ledger, hosted: int = 1) -> None:
         super().__init__(ledger, range(size))
-        self.hosted = (0,)
+        self.hosted = tuple(range(hosted))
 
     def allreduce_(self, buffers: Buffers, op: str = "mean", algorithm: str = "library") -> None:
         """Book an all-reduce of the first worker's buffer."""
@@ -32,14 +30,3 @@ class BookedCommunicator(Communicator):
         with self.ledger.call(self._mix_kind(sources, first.nbytes, first.itemsize)) as call:
             if self.size == 1:
                 call.kind = -1
-
-    def alltoall(
-        self, blocks: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Shape]]
-    ) -> list[list[torch.Tensor]]:
-        """Book direct messages of these shapes; the first worker receives tensors of its shapes."""
-        dtype = blocks[0][0].dtype
-        sizes = tuple(tuple(math.prod(shape) * dtype.itemsize for shape in row) for row in shapes)
-        with self.ledger.call() as call:
-            if self.size > 1:
-                call.kind = self.kind(direct_op(sizes), "direct", sizes, dtype.itemsize)
-        return [[blocks[0][0].new_empty(tuple(row[0])) for row in shapes]]

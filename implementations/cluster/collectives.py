@@ -12,11 +12,24 @@ On equal links it reduces to the textbook forms, for m workers and n bytes:
 * binomial tree, reduce and broadcast: ``2 ceil(log2 m) (a + n / b)``
 * star, all through one root: ``2 (m-1) (a + n / b)``; a scatter or a gather is half of it
 * a round of pairwise mixing, one step of the butterfly's or the ring's: ``a + n / b``
+
+Two more know of nodes, with p devices on each of N:
+
+* leaders: a tree inside each node up to its first device, an all-reduce of these, a tree down again
+* hierarchical: a reduce-scatter inside each node, p all-reduces of ``n / p`` between the nodes at once, an all-gather
+  inside each node; on links of its own for each device ``2 (p-1)/p n / b_in + 2 (N-1)/N n / (p b)`` for long messages
+
+``library`` and ``auto`` choose by size. Of real ones, MPICH takes recursive doubling up to 2,048 bytes and
+Rabenseifner's beyond (MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE), with several ranks a node those among the nodes' leaders
+(MPIR_CVAR_ENABLE_SMP_ALLREDUCE); NCCL takes what its own model of latency and bandwidth says is fastest for the size
+and the nodes (its maintainer in issue 754 of NVIDIA/nccl). So here: ``library`` is the fastest by this model of
+doubling, Rabenseifner and ring among all workers, and ``auto`` also of the tree, leaders and hierarchical.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +95,11 @@ class Placement:
         return (self.workers - 1).bit_length()
 
     @property
+    def nodes(self) -> int:
+        """Nodes that the workers take."""
+        return -(-self.workers // self.per_node)
+
+    @property
     def slowest(self) -> Link:
         """The link that governs where it is not known who sends to whom."""
         return self.inside if self.workers <= self.per_node else self.between
@@ -103,12 +121,10 @@ def seconds(
     m, n = places.workers, payload_bytes
     if m < 2:
         return 0.0
-    if op.endswith("allreduce") and algorithm not in _ALLREDUCE:
-        raise ValueError(f"all-reduce algorithm {algorithm!r} has no cost; allowed: {', '.join(_ALLREDUCE)}")
     sent = n if sent_bytes is None else sent_bytes
     match op:
         case "allreduce" | "iallreduce":
-            return _ALLREDUCE[algorithm](places, n)
+            return fastest(algorithm, places, n)[1]
         case "bcast":
             return places.star_s(n) if algorithm == "star" else places.tree_s(n)
         case "barrier":
@@ -131,6 +147,17 @@ def seconds(
             return messages * link.latency_s + link.seconds(sent, flows) - link.latency_s
 
 
+def fastest(algorithm: str, places: Placement, nbytes: float) -> tuple[str, float]:
+    """Which algorithm an all-reduce of ``nbytes`` takes, and its seconds; that of a named one is itself."""
+    candidates = _CHOICES.get(algorithm, (algorithm,))
+    if unknown := [name for name in candidates if name not in _ALLREDUCE]:
+        allowed = ", ".join([*_CHOICES, *_ALLREDUCE])
+        raise ValueError(f"all-reduce algorithm {unknown[0]!r} has no cost; allowed: {allowed}")
+    seconds = {name: _ALLREDUCE[name](places, nbytes) for name in candidates}
+    name = min(seconds, key=seconds.__getitem__)  # the first of equals
+    return name, seconds[name]
+
+
 def _ring(places: Placement, n: float) -> float:
     return 2 * (places.workers - 1) * places.shift_s(1, n / places.workers)
 
@@ -146,18 +173,44 @@ def _rabenseifner(places: Placement, n: float) -> float:
     return 2 * places.fold_s(n) + 2 * sum(places.exchange_s(2**k, n / 2 ** (k + 1)) for k in range(rounds))
 
 
-def _library(places: Placement, n: float) -> float:
-    """The best by size, as MPI libraries choose: doubling for short messages, halving or the ring for long ones."""
-    return min(_ring(places, n), _recursive_doubling(places, n), _rabenseifner(places, n))
+def _inside(places: Placement) -> Placement:
+    """The fullest node alone."""
+    return Placement(min(places.per_node, places.workers), places.per_node, places.inside, places.inside)
+
+
+def _across(places: Placement, flows: int) -> Placement:
+    """One worker of each node, ``flows`` such groups at once."""
+    link = places.between
+    each = Link(link.latency_s, link.bandwidth_bytes_per_s / (flows if link.shared else 1), shared=False)
+    return Placement(places.nodes, 1, each, each)
+
+
+def _leaders(places: Placement, n: float) -> float:
+    return 2 * _inside(places).tree_s(n) + fastest("library", _across(places, 1), n)[1]
+
+
+def _hierarchical(places: Placement, n: float) -> float:
+    own = _inside(places)
+    if places.workers % own.workers:
+        return math.inf  # a last node with fewer devices cannot hold as many pieces
+    # a reduce-scatter, and later its mirror image, are the two halves of these
+    within = min(_ring(own, n), _rabenseifner(own, n)) if own.workers > 1 else 0.0
+    return within + fastest("library", _across(places, own.workers), n / own.workers)[1]
 
 
 _ALLREDUCE = {
-    "library": _library,
     "ring": _ring,
     "butterfly": _recursive_doubling,
     "rabenseifner": _rabenseifner,
     "tree": lambda places, n: 2 * places.tree_s(n),
     "star": lambda places, n: 2 * places.star_s(n),
+    "leaders": _leaders,
+    "hierarchical": _hierarchical,
+}
+# What chooses by size, and of what.
+_CHOICES = {
+    "library": ("ring", "butterfly", "rabenseifner"),
+    "auto": ("butterfly", "rabenseifner", "ring", "tree", "leaders", "hierarchical"),
 }
 
 
@@ -169,10 +222,16 @@ def _crossing(source: np.ndarray, target: np.ndarray, per_node: int) -> tuple[bo
     return bool((~leaves).any()), flows
 
 
-@functools.cache
 def _shift(workers: int, per_node: int, distance: int) -> tuple[bool, int]:
-    source = np.arange(workers)
-    return _crossing(source, (source + distance) % workers, per_node)
+    # In closed form, as an all-to-all asks for every distance. Of x workers on a node those stay whose target is
+    # ahead on it, or behind it once around; as many enter as leave.
+    distance %= workers
+    last = workers % per_node
+    sizes = {min(workers, per_node), *([last] if last and last < workers else [])}
+    staying = {size: max(0, size - distance) + max(0, size - (workers - distance)) for size in sizes}
+    if distance == 0:
+        return True, 0
+    return any(staying.values()), max(size - stays for size, stays in staying.items())
 
 
 @functools.cache

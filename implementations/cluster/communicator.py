@@ -19,7 +19,7 @@ import torch
 from implementations.cluster import algorithms
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.mixing import pattern
-from implementations.cluster.volume import bounds, chunk_sizes, direct_op, traffic
+from implementations.cluster.volume import BY_SIZE, bounds, chunk_sizes, direct_op, traffic
 from implementations.errors import UserError
 
 Buffers = torch.Tensor | Sequence[torch.Tensor]
@@ -114,7 +114,12 @@ class Communicator:
         owners: the process (rank in ``links``) that hosts each worker.
         links: what joins the processes; None where there is one.
         label: the group's name in the trace: "world", or "world/0:2" for colour 2 of the first split.
+        moves: whether anything is moved; else calls are booked alone, and buffers stay as they are.
+        any_device: whether direct messages (all-to-all, permutations) take tensors of other memory than the CPU's.
     """
+
+    moves = True
+    any_device = False
 
     def __init__(
         self,
@@ -149,7 +154,7 @@ class Communicator:
         Args:
             buffers: equal shapes on all workers.
             op: "sum" | "mean" (floating point only).
-            algorithm: one of ``volume.ALGORITHMS``; "library" is MPI's own choice.
+            algorithm: one of ``volume.ALGORITHMS``; "library" and "auto" are MPI's own choice.
 
         Raises UserError for an algorithm that does not fit or a dtype that MPI does not reduce, ValueError for
         buffers that are not contiguous or not equal in shape.
@@ -163,7 +168,7 @@ class Communicator:
         with self.ledger.call(kind):
             if not self._one_each:
                 self._allreduce_rows_(rows, algorithm, divisor)
-            elif algorithm == "library":
+            elif algorithm in BY_SIZE:
                 self.links.allreduce_(first, divisor)
             else:
                 plan = algorithms.schedule(algorithm, self._process, self.size, first.size)
@@ -291,7 +296,7 @@ class Communicator:
                 f"alltoall: needs {self.size} blocks for each of {len(self.hosted)} hosted workers"
             )
         if self.size == 1:
-            _check(blocks[0][0])
+            _check(blocks[0][0], self.any_device)
             return [[blocks[0][0].detach().clone()]]
         with self.ledger.call() as call:
             shape_of, dtype = self._announced(blocks, shapes, "alltoall")
@@ -301,7 +306,7 @@ class Communicator:
             everyone = range(self.size)
             sends = {(s, d): blocks[i][d] for i, s in enumerate(self.hosted) for d in everyone}
             received = {
-                (s, d): torch.empty(tuple(shape_of[s][d]), dtype=dtype) for d in self.hosted for s in everyone
+                (s, d): blocks[0][0].new_empty(tuple(shape_of[s][d])) for d in self.hosted for s in everyone
             }
             self._move(sends, received)
         return [[received[s, d] for s in everyone] for d in self.hosted]
@@ -346,7 +351,7 @@ class Communicator:
                 call.kind = self.kind("permute", "direct", sizes, itemsize, destination=to)
             sends = {(s, destination[s]): tensors[i] for i, s in enumerate(self.hosted)}
             received = {
-                (s, d): torch.empty(tuple(shape_of[s][0]), dtype=dtype)
+                (s, d): tensors[0].new_empty(tuple(shape_of[s][0]))
                 for s, d in enumerate(destination)
                 if d in self.hosted
             }
@@ -450,7 +455,7 @@ class Communicator:
         """What the process of worker 0 passes, as a new tensor; the others pass one equal in shape and dtype."""
         values = values.detach().clone(memory_format=torch.contiguous_format)
         if self.links is not None:
-            self.links.bcast_(array_of(values), self.owners[0])
+            self.links.bcast_(self.message(values), self.owners[0])
         return values
 
     def control_collect(
@@ -462,11 +467,12 @@ class Communicator:
             return list(mine.values())
         first = self.owners[0]
         if self._process != first:
-            self.links.exchange([(first, array_of(mine[r])) for r in self.hosted if sizes[r]], [])
+            self.links.exchange([(first, self.message(mine[r])) for r in self.hosted if sizes[r]], [])
             return None
-        collected = [mine[r] if r in mine else torch.empty(size) for r, size in enumerate(sizes)]
+        like = buffers[0]
+        collected = [mine[r] if r in mine else like.new_empty(size) for r, size in enumerate(sizes)]
         far = [(owner, r) for r, owner in enumerate(self.owners) if owner != first and sizes[r]]
-        self.links.exchange([], [(owner, array_of(collected[r])) for owner, r in far])
+        self.links.exchange([], [(owner, self.message(collected[r])) for owner, r in far])
         return collected
 
     def control_distribute(
@@ -478,10 +484,10 @@ class Communicator:
         first = self.owners[0]
         if self._process != first:
             mine = {r: torch.empty(sizes[r]) for r in self.hosted}
-            self.links.exchange([], [(first, array_of(mine[r])) for r in self.hosted if sizes[r]])
+            self.links.exchange([], [(first, self.message(mine[r])) for r in self.hosted if sizes[r]])
             return list(mine.values())
         far = [(owner, r) for r, owner in enumerate(self.owners) if owner != first and sizes[r]]
-        self.links.exchange([(owner, array_of(buffers[r].contiguous())) for owner, r in far], [])
+        self.links.exchange([(owner, self.message(buffers[r].contiguous())) for owner, r in far], [])
         return [buffers[r] for r in self.hosted]
 
     def message(self, tensor: torch.Tensor) -> np.ndarray:
@@ -604,7 +610,7 @@ class Communicator:
         """Shapes of all workers' blocks, [source][block], checked against the hosted ones; and the one dtype."""
         dtype = blocks[0][0].dtype
         for tensor in (tensor for row in blocks for tensor in row):
-            _check(tensor)
+            _check(tensor, self.any_device)
             if tensor.dim() > _MAX_DIMS:
                 raise ValueError(f"{op}: a block of {tensor.dim()} dimensions; allowed: {_MAX_DIMS}")
         if shapes is None:
@@ -636,12 +642,12 @@ class Communicator:
         me, owners = self._process, self.owners
         # both sides list them in one order, by which messages of two processes find each other; empty ones stay away
         outgoing = [
-            (owners[d], array_of(tensor))
+            (owners[d], self.message(tensor))
             for (s, d), tensor in sorted(sends.items(), key=lambda item: item[0])
             if owners[d] != me and tensor.numel()
         ]
         incoming = [
-            (owners[s], array_of(tensor))
+            (owners[s], self.message(tensor))
             for (s, d), tensor in sorted(receives.items(), key=lambda item: item[0])
             if owners[s] != me and tensor.numel()
         ]
@@ -675,14 +681,14 @@ def _check_mean(dtype: np.dtype) -> None:
         raise ValueError(f"the mean of {dtype} values is no {dtype}; take op='sum' and divide")
 
 
-def _check(tensor: torch.Tensor) -> None:
+def _check(tensor: torch.Tensor, any_device: bool = False) -> None:
     if tensor.dtype not in DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UserError(
             f"cannot communicate {str(tensor.dtype).removeprefix('torch.')} tensors: MPI libraries do not reduce them "
             f"rightly; allowed: {allowed} (convert with .float())"
         )
-    if tensor.device.type != "cpu":
+    if not any_device and tensor.device.type != "cpu":
         raise UserError(f"cannot communicate tensors on {tensor.device}; copy them to the CPU first (.cpu())")
     if not tensor.is_contiguous():
         raise ValueError(

@@ -2,12 +2,14 @@
 
     torchrun --nproc-per-node 4 ...      dist.init_process_group("nccl"); DistributedCommunicator(Ledger(), "cuda")
 
-Buffers of all-reduces and of exchanges stay on their device; what else a communicator does passes through host memory.
+All-reduces, broadcasts, pairwise averages and direct messages (exchanges, all-to-all, permutations) work where buffers
+are; an all-reduce by a named algorithm, reduce-scatters and all-gathers pass through host memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,14 +18,20 @@ import torch.distributed as dist
 from implementations.cluster.algorithms import sum_rows
 from implementations.cluster.communicator import Buffers, Communicator, Handle, Links
 from implementations.cluster.ledger import Ledger
+from implementations.cluster.volume import BY_SIZE
 
 Message = np.ndarray | torch.Tensor
 
 
 class DistributedLinks(Links):
-    """The processes of a group of torch.distributed; ``device`` is where its backend communicates."""
+    """The processes of a group of torch.distributed; ``device`` is where its backend communicates.
 
-    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None, device: torch.device) -> None:
+    None where it has a backend for each device: messages then go from the memory that they are in.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int], group: dist.ProcessGroup | None, device: torch.device | None
+    ) -> None:
         """``ranks``: of the group's members in the world, in the group's order."""
         self._ranks, self._group, self.device = tuple(ranks), group, device
         self.rank, self.size = self._ranks.index(dist.get_rank()), len(self._ranks)
@@ -31,7 +39,7 @@ class DistributedLinks(Links):
     def _staged(self, values: Message) -> torch.Tensor:
         """The values where the backend can read and write them."""
         tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-        return tensor.to(self.device)
+        return tensor if self.device is None else tensor.to(self.device)
 
     @staticmethod
     def _back(staged: torch.Tensor, values: Message) -> None:
@@ -110,7 +118,7 @@ class DistributedLinks(Links):
         sends = [(rank, values) for rank in others] if counts[self.rank] else []
         self.exchange(sends, [(rank, blocks[rank]) for rank in others if counts[rank]])
 
-    def bcast_(self, values: np.ndarray, root: int) -> None:
+    def bcast_(self, values: Message, root: int) -> None:
         """Broadcast."""
         staged = self._staged(values)
         dist.broadcast(staged, self._ranks[root], group=self._group)
@@ -139,17 +147,25 @@ class DistributedLinks(Links):
 class DistributedCommunicator(Communicator):
     """One worker a process of torch.distributed's world, or of a group of it."""
 
-    def __init__(self, ledger: Ledger, device: str | torch.device = "cpu") -> None:
-        """``device``: where the backend communicates: "cuda" for NCCL, "cpu" for gloo."""
+    any_device = True
+
+    def __init__(self, ledger: Ledger, device: str | torch.device | None = "cpu") -> None:
+        """``device``: where the backend communicates: "cuda" for NCCL, "cpu" for gloo, None with one for each."""
         world = range(dist.get_world_size())
-        super().__init__(ledger, world, DistributedLinks(world, None, torch.device(device)))
+        place = None if device is None else torch.device(device)
+        super().__init__(ledger, world, DistributedLinks(world, None, place))
 
     def allreduce_(self, buffers: Buffers, op: str = "mean", algorithm: str = "library") -> None:
-        """As ``Communicator.allreduce_`` by the library; on any device."""
-        if algorithm != "library":
-            super().allreduce_(buffers, op, algorithm)
-        else:
-            self.iallreduce_(buffers, op).wait()
+        """As ``Communicator.allreduce_``; on any device."""
+        if algorithm not in BY_SIZE:
+            with self._in_host_memory(buffers) as staged:
+                super().allreduce_(staged, op, algorithm)
+            return
+        (buffer,) = buffers
+        kind = self.kind("allreduce", algorithm, buffer.nbytes, buffer.itemsize)
+        if self.size > 1:
+            with self.ledger.call(kind):
+                self.links.allreduce_(buffer.detach(), 1 if op == "sum" else self.size)
 
     def iallreduce_(self, buffers: Buffers, op: str = "mean") -> Handle:
         """As ``Communicator.iallreduce_``; on any device."""
@@ -167,6 +183,57 @@ class DistributedCommunicator(Communicator):
                 self.ledger.finish(place)
 
         return Handle(finish)
+
+    def reduce_scatter(
+        self, buffers: Buffers, op: str = "sum", lengths: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """As ``Communicator.reduce_scatter``; on any device."""
+        pieces = super().reduce_scatter([buffers[0].cpu()], op, lengths)
+        return [piece.to(buffers[0].device) for piece in pieces]
+
+    def allgather(self, buffers: Buffers, lengths: Sequence[int] | None = None) -> list[torch.Tensor]:
+        """As ``Communicator.allgather``; on any device."""
+        joined = super().allgather(
+            buffers.cpu() if isinstance(buffers, torch.Tensor) else [buffers[0].cpu()], lengths
+        )
+        return [whole.to(buffers[0].device) for whole in joined]
+
+    def bcast_(self, buffers: Buffers, root: int) -> None:
+        """As ``Communicator.bcast_``; on any device."""
+        (buffer,) = buffers
+        if not 0 <= root < self.size:
+            raise ValueError(f"bcast_: root {root}; allowed: 0 to {self.size - 1}")
+        if self.size > 1:
+            with self.ledger.call(self.kind("bcast", "library", buffer.nbytes, buffer.itemsize, root=root)):
+                self.links.bcast_(buffer.detach(), root)
+
+    def mix_(self, buffers: Buffers, sources: Sequence[int]) -> None:
+        """As ``Communicator.mix_``; on any device."""
+        if buffers[0].device.type == "cpu":
+            super().mix_(buffers, sources)
+            return
+        (buffer,) = buffers
+        self._check_permutation(sources, "mix_")
+        me = self.hosted[0]
+        if self.size == 1:
+            return
+        with self.ledger.call(self._mix_kind(sources, buffer.nbytes, buffer.itemsize)):
+            if sources[me] == me:
+                return
+            other = torch.empty_like(buffer)
+            self.links.exchange([(sources.index(me), buffer)], [(sources[me], other)])
+            buffer.add_(other).div_(2)
+            self.ledger.handed_bytes += buffer.nbytes
+
+    @staticmethod
+    @contextmanager
+    def _in_host_memory(buffers: Buffers) -> Iterator[list[torch.Tensor]]:
+        """The buffer in CPU memory; what is in there at the end goes back to its device."""
+        (buffer,) = buffers
+        staged = buffer.detach().cpu()
+        yield [staged]
+        if staged.data_ptr() != buffer.data_ptr():
+            buffer.copy_(staged)
 
     def message(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from implementations.cluster.communicator import Communicator
-from implementations.cluster.volume import direct_op
+from implementations.cluster.volume import Messages, direct_op
 
 Pair = tuple[int, int]  # (source, target)
 Received = Mapping[Pair, torch.Tensor]
@@ -24,19 +24,23 @@ class Exchange:
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> None:
-        """``shapes`` has the pairs of different workers that have something to send; not empty.
+        """``shapes`` has the pairs of workers that have something to send; not empty. Pairs are sorted.
 
+        What a worker has for itself is handed over, as alltoall does; a group of one books nothing.
         ``device``: where received tensors are made; by default torch's own default.
         """
         self._comm, self._dtype, self._device = comm, dtype, device
         self._shapes = {pair: shapes[pair] for pair in sorted(shapes)}
-        table = [[0] * comm.size for _ in range(comm.size)]
-        for (source, target), shape in self._shapes.items():
-            table[source][target] = math.prod(shape) * dtype.itemsize
-        matrix = tuple(map(tuple, table))
-        self._kind = comm.kind(direct_op(matrix), "direct", matrix, dtype.itemsize)
+        sizes = Messages(
+            tuple(
+                (source, target, math.prod(shape) * dtype.itemsize)
+                for (source, target), shape in self._shapes.items()
+            )
+        )
+        self._kind = comm.kind(direct_op(sizes), "direct", sizes, dtype.itemsize)
         here = set(comm.hosted)
         self.sends = [pair for pair in self._shapes if pair[0] in here]
+        self._far = [pair for pair in self.sends if pair[1] not in here]
         self._receives = [pair for pair in self._shapes if pair[1] in here]
 
     def start(self, blocks: Mapping[Pair, torch.Tensor]) -> Callable[[], Received]:
@@ -47,7 +51,7 @@ class Exchange:
         """
         comm, ledger = self._comm, self._comm.ledger
         with ledger.call():
-            place = ledger.issue(self._kind)
+            place = ledger.issue(self._kind) if comm.size > 1 else None
             received, outgoing, incoming = {}, [], []
             for pair in self._receives:
                 if pair in blocks:
@@ -57,8 +61,7 @@ class Exchange:
                 if comm.links is not None:
                     incoming.append((comm.owners[pair[0]], comm.message(received[pair])))
             if comm.links is not None:
-                far = [pair for pair in self.sends if pair[1] not in comm.hosted]
-                outgoing = [(comm.owners[pair[1]], comm.message(blocks[pair])) for pair in far]
+                outgoing = [(comm.owners[pair[1]], comm.message(blocks[pair])) for pair in self._far]
             wait = comm.links.iexchange(outgoing, incoming) if outgoing or incoming else None
             ledger.handed_bytes += sum(values.nbytes for _, values in outgoing)
 
@@ -66,7 +69,8 @@ class Exchange:
             with ledger.call():
                 if wait is not None:
                     wait()
-                ledger.finish(place)
+                if place is not None:
+                    ledger.finish(place)
             return received
 
         return finish

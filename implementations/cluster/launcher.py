@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from implementations import lifeline
 from implementations.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,9 +74,10 @@ def find_launcher(settings: Mapping[str, Any] | None = None) -> str:
 
 @functools.cache
 def launcher_kind(path: str) -> str:
-    """Whose launcher this is, by what ``--version`` says: mpich, openmpi, intel, srun or other."""
-    if Path(path).name.startswith("srun"):
-        return "srun"
+    """Whose launcher this is: srun or torchrun by name, mpich, openmpi, intel or other by what ``--version`` says."""
+    for name in ("srun", "torchrun"):
+        if Path(path).name.startswith(name):
+            return name
     try:
         answer = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False
@@ -94,10 +96,11 @@ def launcher_kind(path: str) -> str:
     return "other"
 
 
-def mpi_command(ranks: int, settings: Mapping[str, Any] | None = None) -> list[str]:
+def mpi_command(ranks: int, settings: Mapping[str, Any] | None = None, spread: bool = False) -> list[str]:
     """The words before the program that start ``ranks`` processes of it.
 
     settings: config's ``launcher``: ``command`` (auto, or a launcher's name or path) and ``args`` (further words).
+    spread: over hosts that the environment names (``hosts.ranks``), one on each.
     Raises UserError when the launcher is missing.
     """
     if ranks < 1:
@@ -105,10 +108,12 @@ def mpi_command(ranks: int, settings: Mapping[str, Any] | None = None) -> list[s
     path = find_launcher(settings)
     kind = launcher_kind(path)
     args = [str(word) for word in (settings or {}).get("args") or []]
+    if kind == "torchrun":  # of one machine, for ranks that torch joins
+        return [path, "--nproc-per-node", str(ranks), "--no-python", *args]
     binding = [] if any("bind" in word for word in args) else _UNBOUND.get(kind, [])
     # With --oversubscribe Open MPI fills the first of several hosts with all ranks.
     placed = any(word.startswith(_PLACING) for word in args)
-    oversubscribe = [] if placed else _OVERSUBSCRIBE.get(kind, [])
+    oversubscribe = [] if placed or spread else _OVERSUBSCRIBE.get(kind, [])
     return [path, "-n", str(ranks), *oversubscribe, *_EXPORT.get(kind, []), *binding, *args]
 
 
@@ -184,7 +189,7 @@ def _run(command: list[str], environment: Mapping[str, str], limit_s: float) -> 
     try:
         process = subprocess.Popen(
             command,
-            env=environment,
+            env={**environment, **lifeline.mark()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -211,6 +216,7 @@ def _probe() -> None:
     import numpy as np
     from mpi4py import MPI
 
+    lifeline.hold_on()
     world = MPI.COMM_WORLD
     rank, size = world.rank, world.size
     following, previous = (rank + 1) % size, (rank - 1) % size

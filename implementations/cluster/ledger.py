@@ -88,13 +88,13 @@ class Ledger:
 
     def issue(self, kind: int) -> int:
         """Note a call that goes on in the background; returns its place, for ``finish``."""
-        self._append(kind, perf_counter() - self._began if self.keep_times else _NO_TIME, _NO_TIME)
+        self._append(kind, self._now(), _NO_TIME)
         return len(self._events) - 1
 
     def finish(self, place: int) -> None:
         """The call at ``place`` has ended now."""
         if self.keep_times and not self._muted:
-            self._ends[place] = perf_counter() - self._began
+            self._ends[place] = self._now()
 
     def compute(self, model: str, samples: int, flops: float) -> None:
         """Each worker computes one step of ``model`` on ``samples`` samples, ``flops`` operations."""
@@ -107,6 +107,12 @@ class Ledger:
             self._counts[-1] += 1
             return
         self._append(kind, _NO_TIME, _NO_TIME)
+
+    def _now(self) -> float:
+        """Seconds since the ledger's start, where times are kept; a device has then done what came before."""
+        if not self.keep_times:
+            return _NO_TIME
+        return (perf_counter() if self.clock is None else self.clock.now()) - self._began
 
     def _append(self, kind: int, start_s: float, end_s: float) -> None:
         if self._muted:
@@ -261,7 +267,7 @@ class Call:
         self._block = ledger.clock("comm") if ledger.clock is not None else None
         if self._block is not None:
             self._block.__enter__()
-        self._start_s = perf_counter() - ledger._began if ledger.keep_times else _NO_TIME
+        self._start_s = ledger._now()
         return self
 
     def __exit__(
@@ -269,9 +275,7 @@ class Call:
     ) -> None:
         ledger = self._ledger
         if kind is None and self.kind >= 0:
-            ledger._append(
-                self.kind, self._start_s, perf_counter() - ledger._began if ledger.keep_times else _NO_TIME
-            )
+            ledger._append(self.kind, self._start_s, ledger._now())
         if self._block is not None:
             self._block.__exit__(kind, error, trace)
 

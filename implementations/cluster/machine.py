@@ -1,12 +1,13 @@
 """Machines: devices, links and measured tables, read from cluster files; what a message costs on them.
 
-A cluster file (``config/clusters/NAME.yaml``, or ``results/calibration/this-host.yaml`` which calibration writes)
-describes ``nodes`` equal nodes with ``devices_per_node`` places for one worker each. Workers are placed block-wise:
-worker r sits on node ``r // devices_per_node``.
+A cluster file (``config/clusters/NAME.yaml``; or, written by calibration, ``results/calibration/this-host.yaml`` and
+one for each network of emulated hosts) describes ``nodes`` equal nodes with ``devices_per_node`` places for one worker
+each. Workers are placed block-wise: worker r sits on node ``r // devices_per_node``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable
@@ -20,10 +21,12 @@ import yaml
 
 from implementations.cluster import collectives
 from implementations.cluster.collectives import Link
+from implementations.cluster.hosts.plan import is_emulated
 from implementations.errors import UserError
 from implementations.yamlfile import load_yaml
 
 THIS_HOST = "this-host"
+LOOPBACK = "loopback"  # the network of measured points whose ranks share this machine's memory
 _CONFIG = Path(__file__).parents[2] / "config"
 
 
@@ -33,6 +36,7 @@ class NotCalibrated(UserError):
 
 # Algorithms of what goes through Spark's driver, and of what goes to and from a parameter server.
 DRIVER, SERVER = "driver", "server"
+MEASURED = "measured"  # in place of an algorithm's name
 PACKED = ("scatter", "gather", "alltoall")  # operations whose messages are put together first
 
 
@@ -113,6 +117,9 @@ class Cluster:
 
     ``pairs`` has the links of pairs of devices that have one of their own, by (smaller, larger) device;
     ``inside_node`` is then that of the other pairs on a node, or the slowest of them where they cover all.
+    ``tasks`` joins Spark's tasks on a node, which do not use MPI. ``refills`` maps ranks to (bytes, seconds): what a
+    step and the collective before it take longer by turns than each by itself. ``shared_devices``: those that all
+    nodes have together, where nodes are hosts emulated on one machine.
     """
 
     name: str
@@ -125,15 +132,34 @@ class Cluster:
     collectives: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = field(default_factory=dict)
     pairs: dict[tuple[int, int], Link] = field(default_factory=dict)
     spark: Spark | None = None
+    tasks: Link | None = None
+    refills: dict[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    shared_devices: int | None = None
 
     @property
     def capacity(self) -> int:
-        """Workers that have a device of their own."""
+        """Places for workers."""
         return self.nodes * self.devices_per_node
+
+    @property
+    def devices(self) -> int:
+        """Workers that have a device of their own."""
+        return min(self.capacity, self.shared_devices or self.capacity)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, whatever joins its workers."""
+        return self.name == THIS_HOST or is_emulated(self.name)
+
+    def between_tasks(self) -> Cluster:
+        """The machine as Spark's tasks see it: on a node joined by ``tasks`` where that is known, not by MPI."""
+        if self.tasks is None:
+            return self
+        return dataclasses.replace(self, inside_node=self.tasks, collectives={})
 
     def oversubscription(self, workers: int) -> float:
         """Workers that share a device, on average; 1 when each has its own."""
-        return max(1.0, workers / self.capacity)
+        return max(1.0, workers / self.devices)
 
     def workers_per_node(self, workers: int) -> int:
         """Workers on a full node: its devices, or more when there are more workers than devices."""
@@ -144,8 +170,8 @@ class Cluster:
         return -(-workers // self.workers_per_node(workers))
 
     def busy_ranks(self, workers: int) -> int:
-        """Processes that compute at once on the fullest node."""
-        return min(workers, self.devices_per_node)
+        """Processes that compute at once on the fullest node, or on the machine that all nodes are on."""
+        return min(workers, self.shared_devices or self.devices_per_node)
 
     def node_of(self, worker: int, workers: int | None = None) -> int:
         """The node of a worker, one of ``workers`` (as many as there are devices by default)."""
@@ -182,7 +208,8 @@ class Cluster:
         """Seconds of one collective over a group of ``ranks`` consecutive workers out of ``workers``.
 
         A measured table for the operation wins; else latency and bandwidth of the links in use
-        (``collectives.seconds``), and the copies between device and host memory where the cluster has them.
+        (``collectives.seconds``), and the copies between device and host memory where the cluster has them. Then
+        what it costs the step after it (``refill_s``).
         ``sent_bytes`` and ``messages`` are those of the worker that sends most, as a trace has them.
         What goes through Spark's driver (algorithm "driver", which is one more member) takes a job of its own.
         """
@@ -196,20 +223,69 @@ class Cluster:
             inside = self.between_nodes is None or ranks - 1 <= self.workers_per_node(ranks - 1)
             link = self.inside_node if inside else self.between_nodes
             return link.latency_s + (ranks - 1) * payload_bytes / link.bandwidth_bytes_per_s
-        table = self.collectives.get((op.removeprefix("i"), algorithm, ranks))
+        refill_s = self.refill_s(ranks, payload_bytes)
+        table = self._table(op, algorithm, ranks)
         if table is not None:
-            return _interpolate(table, payload_bytes)
-        per_node = self.workers_per_node(max(ranks, workers or ranks))
-        places = collectives.Placement(
-            ranks, per_node, self.inside_node, self.between_nodes or self.inside_node
-        )
+            return _interpolate(table, payload_bytes) + refill_s
+        places = self._places(ranks, workers)
         seconds = collectives.seconds(op, algorithm, places, payload_bytes, sent_bytes, messages)
         if op in PACKED:
             # blocks are gathered out of, and put back into, larger tensors: read and written once
             seconds += 2 * payload_bytes / self.device.memory_bandwidth_bytes_per_s
         if self.device.host_copy is not None and payload_bytes:
             seconds += 2 * self.device.host_copy.seconds(payload_bytes)
-        return seconds
+        return seconds + refill_s
+
+    def chosen(
+        self, op: str, algorithm: str, ranks: int, payload_bytes: float, workers: int | None = None
+    ) -> str | None:
+        """Which algorithm ``communication_s`` takes an all-reduce to go by; MEASURED: a table has its seconds.
+
+        None for other operations, of which each has one form.
+        """
+        if not op.endswith("allreduce") or algorithm in (DRIVER, SERVER) or ranks < 2:
+            return None
+        if self._table(op, algorithm, ranks) is not None:
+            return MEASURED
+        return collectives.fastest(algorithm, self._places(ranks, workers), payload_bytes)[0]
+
+    def with_nodes(self, nodes: int | None) -> Cluster:
+        """As many nodes of this kind, joined as these are; None: as many as there are.
+
+        UserError where nothing says how nodes are joined.
+        """
+        if nodes is None or nodes == self.nodes:
+            return self
+        if nodes > 1 and self.between_nodes is None:
+            raise UserError(
+                f"cluster {self.name}: nodes {nodes}, but its file does not say what joins nodes; allowed: 1, "
+                f"or a cluster with links.between_nodes"
+            )
+        return dataclasses.replace(self, nodes=nodes)
+
+    def _table(self, op: str, algorithm: str, ranks: int) -> tuple[tuple[float, float], ...] | None:
+        # what was measured of a library is its own choice
+        names = (algorithm, "library") if algorithm == "auto" else (algorithm,)
+        tables = (self.collectives.get((op.removeprefix("i"), name, ranks)) for name in names)
+        return next((table for table in tables if table is not None), None)
+
+    def _places(self, ranks: int, workers: int | None) -> collectives.Placement:
+        per_node = self.workers_per_node(max(ranks, workers or ranks))
+        between = self.between_nodes or self.inside_node
+        return collectives.Placement(ranks, per_node, self.inside_node, between)
+
+    def refill_s(self, ranks: int, payload_bytes: float) -> float:
+        """What a step takes longer after ``payload_bytes`` were exchanged, as caches hold other things than before.
+
+        Linear between the sizes that were measured, with as many ranks or the nearest number; beyond the largest at
+        its rate. 0 where none were.
+        """
+        if not self.refills:
+            return 0.0
+        sizes, seconds = np.array(self.refills[min(self.refills, key=lambda known: abs(known - ranks))]).T
+        if payload_bytes > sizes[-1]:
+            return float(seconds[-1] * payload_bytes / sizes[-1])
+        return float(np.interp(payload_bytes, [0.0, *sizes], [0.0, *seconds]))
 
     def job_s(self, tasks: int, up_bytes: float, down_bytes: float) -> tuple[float, float]:
         """Seconds of a Spark job whose tasks get ``down_bytes`` of the driver and hand it ``up_bytes``, all together.
@@ -259,15 +335,21 @@ def _interpolate(table: Iterable[tuple[float, float]], nbytes: float) -> float:
     return float(np.exp(np.interp(np.log(max(nbytes, sizes[0])), np.log(sizes), np.log(seconds))))
 
 
+def of_network(network: str | None) -> str:
+    """The name of the cluster that a measured point of this network ran on; None is this machine's memory."""
+    return THIS_HOST if network in (None, LOOPBACK) else network
+
+
 def find(name: str, results_dir: str | Path = "results", clusters_dir: str | Path | None = None) -> Path:
     """The file of the cluster called ``name``; UserError naming those that there are when there is none."""
     folder = Path(clusters_dir) if clusters_dir is not None else _CONFIG / "clusters"
-    calibration = Path(results_dir) / "calibration" / f"{THIS_HOST}.yaml"
-    if name == THIS_HOST:
+    if name == THIS_HOST or is_emulated(name):
+        calibration = Path(results_dir) / "calibration" / f"{name}.yaml"
         if not calibration.is_file():
+            how = f"--out {calibration}" if name == THIS_HOST else f"--network {name}"
             raise NotCalibrated(
-                f"cluster {THIS_HOST}: {calibration} does not exist; measure this machine with "
-                f"'python -m implementations calibrate --out {calibration}'"
+                f"cluster {name}: {calibration} does not exist; measure this machine with "
+                f"'python -m implementations calibrate {how}'"
             )
         return calibration
     path = folder / f"{name}.yaml"
@@ -306,6 +388,9 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
         tables.setdefault((row["op"], row["algorithm"], row["ranks"]), []).append(
             (row["bytes"], row["seconds"])
         )
+    refills: dict[int, list[tuple[float, float]]] = {}
+    for row in values.get("refills", []):
+        refills.setdefault(row["ranks"], []).append((row["bytes"], row["seconds"]))
     return Cluster(
         name=values["name"],
         nodes=values["nodes"],
@@ -336,6 +421,9 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
         collectives={key: tuple(sorted(rows)) for key, rows in tables.items()},
         pairs=pairs,
         spark=_spark(values.get("spark")),
+        tasks=_link(links.get("tasks")),
+        refills={ranks: tuple(sorted(rows)) for ranks, rows in refills.items()},
+        shared_devices=values.get("shared_devices"),
     )
 
 
@@ -348,16 +436,27 @@ def _resolve(
 ) -> dict[str, Any]:
     """The values of a file, with those of the cluster it is ``like`` where it gives none."""
     values = _read(path)
+    if path in seen:
+        raise UserError(f"{path}: like: clusters name each other in a circle; one of them must stand alone")
+    return complete(values, results_dir, clusters_dir, str(path), (*seen, path))
+
+
+def complete(
+    values: dict[str, Any],
+    results_dir: str | Path = "results",
+    clusters_dir: str | Path | None = None,
+    source: str = "cluster",
+    seen: tuple[Path, ...] = (),
+) -> dict[str, Any]:
+    """``values`` of a file, with those of the cluster that they are ``like`` where they give none."""
     like = values.get("like")
     if not isinstance(like, str):
         return values
-    if path in seen:
-        raise UserError(f"{path}: like: clusters name each other in a circle; one of them must stand alone")
     try:
         base_path = find(like, results_dir, clusters_dir)
     except UserError as error:
-        raise type(error)(f"{path}: like: {error}") from None
-    base = _resolve(base_path, results_dir, clusters_dir, (*seen, path))
+        raise type(error)(f"{source}: like: {error}") from None
+    base = _resolve(base_path, results_dir, clusters_dir, seen)
     build(base, str(base_path))  # so that its mistakes are told under its own name
     merged = {**base, **values}
     if isinstance(values.get("links", {}), dict) and isinstance(base.get("links"), dict):

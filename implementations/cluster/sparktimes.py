@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from implementations import host
-from implementations.cluster import launcher
+from implementations import host, lifeline
+from implementations.cluster import launcher, leftovers
 from implementations.errors import UserError
 
 SLOTS = 2
@@ -31,8 +30,8 @@ LIMIT_S = 120.0
 
 def section(quick: bool = False) -> dict[str, Any]:
     """The section ``spark`` of this host's cluster file; UserError where no session starts."""
-    with tempfile.TemporaryDirectory(prefix="calibrate-spark-") as folder:
-        answer = Path(folder, "answer.json")
+    with leftovers.folder("calibrate") as folder:
+        answer = folder / "answer.json"
         command = [sys.executable, "-m", "implementations.cluster.sparktimes", str(answer), str(int(quick))]
         output, errors, code = launcher._run(command, launcher.rank_environment(1), LIMIT_S)
         if code != 0 or not answer.is_file():
@@ -130,4 +129,5 @@ def _run_tasks(context: Any, count: int) -> None:
 
 
 if __name__ == "__main__":
+    lifeline.hold_on()
     Path(sys.argv[1]).write_text(json.dumps(measure(sys.argv[2] == "1")))

@@ -7,7 +7,7 @@ bytes), in order. The model charges
   the roofline ``flop / rate + bytes / memory bandwidth + launch overhead`` (the sum: the update and the reading of
   the weights are bound by memory while the products are not, and they do not overlap);
 * data: the measured gathering of a minibatch, where the table has it;
-* communication: ``machine.Cluster.communication_s``;
+* communication: ``machine.Cluster.communication_s``, with what it costs the step after it (``refill_s``);
 * stragglers: at each collective the group waits for its slowest worker. With k steps of standard deviation s since
   the last collective, that is ``E[max of m normals] * s * sqrt(k)`` beyond the mean (steps taken as independent);
   In pairwise mixing a worker waits for one other, who waited for one before: ``expected_pair_wait`` instead;
@@ -95,6 +95,7 @@ class Timing:
     straggler_s: float
     overlap_s: float
     compute_source: str
+    collective: str | None  # by which algorithms all-reduces go, that of most seconds first
     _groups: Groups
     _compute_event_s: np.ndarray
     _comm_event_s: np.ndarray
@@ -147,13 +148,16 @@ def expected_pair_wait(count: int) -> float:
     if count < 2:
         return 0.0
     draws = np.random.default_rng(0)
-    late = np.zeros((max(8, 8192 // count), count))
+    # of more than a thousand workers fewer draws tell as much
+    late = np.zeros((max(8 if count <= 1024 else 1, 8192 // count), count))
     settle, rounds = 100, 500  # until the spread between workers is steady; in all
+    hops = (count - 1).bit_length()  # after which the partners are the same again
+    from_whom = [np.array(partners("hopping_ring", count, round)) for round in range(hops)]
     for round in range(rounds):
         if round == settle:
             start = late.mean()
         late += draws.standard_normal(late.shape)
-        np.maximum(late, late[:, partners("hopping_ring", count, round)], out=late)
+        np.maximum(late, late[:, from_whom[round % hops]], out=late)
     return float(late.mean() - start) / (rounds - settle)
 
 
@@ -234,6 +238,12 @@ def predict(
     variance = np.array([cost.sd_s for cost in costs]) ** 2 * shared
 
     call_s = np.array([cluster.communication_s(*key, workers=workers) for key in events.comm])
+    names: dict[str, float] = {}
+    for (op, algorithm, size, payload, *_), each_s, times in zip(
+        events.comm, call_s, np.bincount(events.comm_group, minlength=len(events.comm))
+    ):
+        if name := cluster.chosen(op, algorithm, size, payload, workers):
+            names[name] = names.get(name, 0.0) + float(each_s * times)
     slowest = np.array(
         [expected_pair_wait(key[2]) if key[0] == "mix" else expected_max(key[2]) for key in events.comm]
     )
@@ -255,6 +265,7 @@ def predict(
         straggler_s=float(straggler_s.sum()),
         overlap_s=float(overlap_s.sum()),
         compute_source=max((cost.source for cost in costs), key=_SOURCES.index, default=ROOFLINE),
+        collective=" + ".join(sorted(names, key=names.__getitem__, reverse=True)) or None,
         _groups=events,
         _compute_event_s=_at(compute_s + data_s, events.compute_group),
         _comm_event_s=comm_s + straggler_s - overlap_s,

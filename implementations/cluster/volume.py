@@ -2,8 +2,8 @@
 
 For an all-reduce of P bytes over m workers (derived for the set-up of Su and Chen 2015):
 
-* ring, and the library's own (Rabenseifner's halving and doubling sends the same): each worker sends and receives
-  ``2 (m-1)/m P``; all together exactly ``2 (m-1) P``, whether or not m divides P.
+* ring, and the library's own, also called auto (Rabenseifner's halving and doubling sends the same): each worker sends
+  and receives ``2 (m-1)/m P``; all together exactly ``2 (m-1) P``, whether or not m divides P.
 * butterfly (recursive doubling): each worker sends ``log2(m) P``; m is a power of two.
 * tree (binomial, reduce then broadcast) and star (all through worker 0): ``2 (m-1) P`` in all; the star's root alone
   moves ``2 (m-1) P``, half of it in and half out.
@@ -11,13 +11,15 @@ For an all-reduce of P bytes over m workers (derived for the set-up of Su and Ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from implementations.errors import UserError
 
-ALGORITHMS = ("library", "ring", "butterfly", "tree", "star")
+ALGORITHMS = ("library", "ring", "butterfly", "tree", "star", "auto")
+# What the transport chooses by size. With ``auto`` the time model has more to choose from: what knows of nodes.
+BY_SIZE = ("library", "auto")
 GB = 10**9
 
 
@@ -36,10 +38,20 @@ class Traffic:
     messages: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Messages:
+    """Direct messages: (source, destination, bytes) each, at most one a pair; pairs that are not named send nothing.
+
+    In place of a matrix of all pairs, of which a thousand workers have a million.
+    """
+
+    sizes: tuple[tuple[int, int, int], ...]
+
+
 def traffic(
     op: str,
     algorithm: str,
-    payload: int | Sequence[int] | Sequence[Sequence[int]],
+    payload: int | Sequence[int] | Sequence[Sequence[int]] | Messages,
     group_size: int,
     *,
     itemsize: int = 4,
@@ -55,7 +67,7 @@ def traffic(
             allgather that of the ring, bcast that of the binomial tree, the others direct messages.
         payload: bytes of one worker's buffer; for allgather and permute also one number a worker, for reduce_scatter
             also the bytes of each worker's chunk, for alltoall, scatter and gather also the matrix
-            [source][destination].
+            [source][destination], or ``Messages``.
         group_size: workers in the group.
         itemsize: bytes of one value; chunks hold whole values.
         root: who has the data before a bcast.
@@ -71,18 +83,14 @@ def traffic(
             chunks = (
                 _chunk_bytes(payload, m, itemsize) if isinstance(payload, int) else _per_worker(payload, m)
             )
-            total = sum(chunks)
             # the ring ends with chunk r at worker r, which sends every other one
-            return _along_ring(total, [[c for q, c in enumerate(chunks) if q != r] for r in range(m)])
+            return _along_ring(sum(chunks), [_all_but(chunks, range(m))])
         case "allgather":
             blocks = _per_worker(payload, m)
             # worker r hands on every block but that of its right neighbour, to whom they go
-            sent = (
-                [[b for q, b in enumerate(blocks) if q != (r + 1) % m] for r in range(m)] if m > 1 else [[]]
-            )
-            return _along_ring(max(blocks), sent)
+            return _along_ring(max(blocks), [_all_but(blocks, _right(m))])
         case "alltoall" | "scatter" | "gather":
-            return _alltoall(_matrix(payload, m, itemsize))
+            return _direct(_messages(payload, m, itemsize), m)
         case "bcast":
             return _tree_bcast(int(payload), m, root)  # type: ignore[arg-type]
         case "permute" | "mix":
@@ -102,7 +110,7 @@ def traffic(
 def sent_bytes(
     op: str,
     algorithm: str,
-    payload: int | Sequence[int] | Sequence[Sequence[int]],
+    payload: int | Sequence[int] | Sequence[Sequence[int]] | Messages,
     group_size: int,
     *,
     itemsize: int = 4,
@@ -114,13 +122,12 @@ def sent_bytes(
     return list(form.sent_bytes)
 
 
-def direct_op(matrix: Sequence[Sequence[int]]) -> str:
+def direct_op(sizes: Sequence[Sequence[int]] | Messages) -> str:
     """What direct messages of these sizes, [source][destination], amount to: scatter, gather or alltoall."""
-    far = [[size > 0 and source != to for to, size in enumerate(row)] for source, row in enumerate(matrix)]
-    sources, targets = sum(map(any, far)), sum(map(any, zip(*far)))
-    if sources == 1:
+    far = [(source, to) for source, to, size in _triples(sizes) if size > 0 and source != to]
+    if len({source for source, _ in far}) == 1:
         return "scatter"
-    return "gather" if targets == 1 else "alltoall"
+    return "gather" if len({to for _, to in far}) == 1 else "alltoall"
 
 
 def chunk_sizes(total: int, parts: int) -> list[int]:
@@ -199,11 +206,10 @@ def _allreduce(algorithm: str, payload: int, m: int, itemsize: int) -> Traffic:
     rounds = (m - 1).bit_length()
     if algorithm == "butterfly":
         return Traffic(payload, (rounds * payload,) * m, (rounds * payload,) * m, (rounds,) * m)
-    if algorithm in ("ring", "library"):
+    if algorithm == "ring" or algorithm in BY_SIZE:
         chunks = _chunk_bytes(payload, m, itemsize)
         # reduce-scatter: all chunks but one's own; allgather: all but the right neighbour's
-        sent = [[c for q, c in enumerate(chunks) if q != skip] for skip in range(m)]
-        ring = _along_ring(payload, [sent[r] + sent[(r + 1) % m] for r in range(m)])
+        ring = _along_ring(payload, [_all_but(chunks, range(m)), _all_but(chunks, _right(m))])
         if algorithm == "ring":
             return ring
         return Traffic(payload, ring.sent_bytes, ring.received_bytes, (2 * rounds,) * m)
@@ -213,11 +219,25 @@ def _allreduce(algorithm: str, payload: int, m: int, itemsize: int) -> Traffic:
     return Traffic(payload, moved, moved, tuple(fan + (r > 0) for r, fan in enumerate(fan_out)))
 
 
-def _along_ring(payload: int, sent: list[list[int]]) -> Traffic:
-    """Worker r sends the pieces ``sent[r]`` to worker r + 1."""
-    totals = tuple(sum(pieces) for pieces in sent)
-    received = totals[-1:] + totals[:-1]
-    return Traffic(payload, totals, received, tuple(sum(piece > 0 for piece in pieces) for pieces in sent))
+def _right(m: int) -> list[int]:
+    """Each worker's right neighbour on the ring."""
+    return [*range(1, m), 0][:m]
+
+
+def _all_but(pieces: Sequence[int], left_out: Sequence[int]) -> list[tuple[int, int]]:
+    """Bytes and number of the pieces, empty ones apart, but for one: which, says ``left_out``, worker by worker.
+
+    From the sums over all: the time is that of m pieces, not of m lists of them.
+    """
+    total, filled = sum(pieces), sum(piece > 0 for piece in pieces)
+    return [(total - pieces[place], filled - (pieces[place] > 0)) for place in left_out]
+
+
+def _along_ring(payload: int, phases: Sequence[Sequence[tuple[int, int]]]) -> Traffic:
+    """In each phase worker r sends so many bytes, in so many pieces, to worker r + 1."""
+    totals = tuple(sum(size for size, _ in of_worker) for of_worker in zip(*phases))
+    pieces = tuple(sum(count for _, count in of_worker) for of_worker in zip(*phases))
+    return Traffic(payload, totals, totals[-1:] + totals[:-1], pieces)
 
 
 def _tree_bcast(payload: int, m: int, root: int) -> Traffic:
@@ -230,14 +250,15 @@ def _tree_bcast(payload: int, m: int, root: int) -> Traffic:
     )
 
 
-def _alltoall(matrix: list[list[int]]) -> Traffic:
-    m = len(matrix)
-    return Traffic(
-        max(sum(row) for row in matrix),
-        tuple(sum(row) - row[r] for r, row in enumerate(matrix)),
-        tuple(sum(matrix[s][r] for s in range(m) if s != r) for r in range(m)),
-        tuple(sum(b > 0 for d, b in enumerate(row) if d != r) for r, row in enumerate(matrix)),
-    )
+def _direct(messages: Messages, m: int) -> Traffic:
+    payload, sent, received, count = ([0] * m for _ in range(4))
+    for source, to, size in messages.sizes:
+        payload[source] += size
+        if source != to:  # what a worker keeps is handed over, but not sent
+            sent[source] += size
+            received[to] += size
+            count[source] += size > 0
+    return Traffic(max(payload), tuple(sent), tuple(received), tuple(count))
 
 
 def _chunk_bytes(payload: int, m: int, itemsize: int) -> list[int]:
@@ -254,13 +275,19 @@ def _per_worker(payload: int | Sequence, m: int) -> list[int]:
     return sizes
 
 
-def _matrix(payload: int | Sequence, m: int, itemsize: int) -> list[list[int]]:
-    if isinstance(payload, int):
-        return [_chunk_bytes(payload, m, itemsize)] * m
-    matrix = [[int(size) for size in row] for row in payload]
+def _messages(payload: int | Sequence | Messages, m: int, itemsize: int) -> Messages:
+    if isinstance(payload, Messages):
+        return payload
+    matrix = [_chunk_bytes(payload, m, itemsize)] * m if isinstance(payload, int) else payload
     if len(matrix) != m or any(len(row) != m for row in matrix):
         raise ValueError(f"alltoall payload must be {m} x {m} bytes")
-    return matrix
+    return Messages(tuple(_triples(matrix)))
+
+
+def _triples(sizes: Sequence[Sequence[int]] | Messages) -> Iterable[tuple[int, int, int]]:
+    if isinstance(sizes, Messages):
+        return sizes.sizes
+    return ((source, to, int(size)) for source, row in enumerate(sizes) for to, size in enumerate(row))
 
 
 def bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:

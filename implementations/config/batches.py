@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from implementations.point import Point
 from implementations.registry import Method
 
-MEASURED_POINTS, SIMULATED_POINTS = (
-    12,
-    4,
-)  # at most this many a job: a killed job loses little, and cores stay busy
-
-
-SPARK_POINTS = 40  # of a Spark session, which takes longer to start than most of its points to run
+# At most this many a job: starting one takes two seconds, but cores must stay busy to the end.
+MEASURED_POINTS, SIMULATED_POINTS = 24, 8
+SPARK_POINTS = 80  # of a Spark session, which takes longer to start than most of its points to run
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Points that one job runs, one after the other; all of one sweep, data set, evidence and number of processes."""
+    """Points that one job runs, one after the other: of one experiment (but for Spark's), data set and evidence."""
 
     id: str
     sweep: str  # "experiment/sweep" of the points, the first where a point has several
@@ -39,21 +35,25 @@ class Batch:
 
 
 def make_batches(points: Iterable[Point], methods: Mapping[str, Method]) -> tuple[Batch, ...]:
-    """Every point in exactly one batch; an edit of one sweep leaves the batches of the others as they are.
+    """Every point in exactly one batch; an edit of one experiment leaves the batches of the others as they are.
+
+    Measured points of Spark share a session whatever the experiment: starting it takes ten seconds.
 
     Repeats of measured points take turns, so that a slow spell of the machine hits all that are compared.
     """
 
     def key(point: Point) -> tuple[str | int, ...]:
         together = point.workers if point.evidence == "measured" else 0
+        session = methods[point.method].session(point)
         return (
-            point.experiments[0],
+            "" if session else point.experiments[0].partition("/")[0],
             point.evidence,
             point.dataset,
             together,
             point.processes,
             point.threads_per_worker,
-            methods[point.method].session(point) or "",
+            point.network,
+            session or "",
         )
 
     groups: dict[tuple[str | int, ...], list[Point]] = {}

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from implementations import models, recipe
+from implementations.cluster.hosts.plan import is_emulated, rate_of
 from implementations.config.catalog import Catalog
 from implementations.config.documents import allowed, check, known_names, schema
 from implementations.config.expand import Draft, Layer
 from implementations.config.problems import Place, Problems, listing, show
+from implementations.errors import UserError
 from implementations.point import Point
-from implementations.registry import Param
+from implementations.registry import Method, Param
 
 _NEEDED = ("method", "dataset", "model", "workers")
 _FLOATS = ("lr", "skew", "target_value", "time_limit_s", "checkpoint_s")
@@ -127,7 +129,7 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
         if values.get(key) is not None:
             values[key] = float(values[key])
     values = {
-        "device": tier["device"],
+        **_places(draft, method, tier["device"]),
         "threads_per_worker": tier["threads_per_worker"],
         "time_limit_s": float(tier["time_limit_s"]),
         "variant": method.variants[0],
@@ -158,6 +160,8 @@ def to_point(draft: Draft, tier: dict[str, Any], catalog: Catalog, problems: Pro
     _check_sharding(point, draft, catalog, problems)
     _check_sizes(point, draft, catalog, problems)
     _check_network(point, draft, tier.get("clusters", ()), problems)
+    _check_places(point, draft, method, problems)
+    _check_nodes(point, draft, method, problems)
     return None if complaints else point
 
 
@@ -189,12 +193,49 @@ def _check_licence(draft: Draft, catalog: Catalog, problems: Problems) -> bool:
     return False
 
 
+def _check_nodes(point: Point, draft: Draft, method: Method, problems: Problems) -> None:
+    """A cluster may have other nodes than its file says where it is the time model of traces that is asked."""
+    by_trace = not method.own_cost_model and method.runs_on != "spark"
+    if point.nodes is not None and not (point.evidence == "projected" and by_trace):
+        problems.add(draft.place("nodes"), point.nodes, "a projected point whose time a trace tells, or null")
+
+
 def _check_network(point: Point, draft: Draft, clusters: Sequence[str], problems: Problems) -> None:
     """A projected point is placed on the cluster that its network names, and on no other."""
     if point.evidence == "projected" and point.network not in clusters:
         wanted = f"one of the tier's clusters: {known_names(point.network, list(clusters))}"
         where = draft.places.get("network", draft.sweep.place.at("network"))
         problems.add(where, point.network, wanted)
+    if point.evidence == "measured" and is_emulated(point.network):
+        try:
+            rate_of(point.network)
+        except UserError as error:
+            problems.say(draft.place("network"), str(error))
+        cluster = point.method_params.get("cluster", "standalone")
+        if cluster != "standalone":
+            got = f"{cluster} with network {point.network}"
+            problems.add(draft.place("cluster"), got, "standalone, whose processes can be on emulated hosts")
+
+
+def _places(draft: Draft, method: Method, device: str) -> dict[str, str]:
+    """Device and transport of a point that names none: ranks compute on the tier's, and GPUs are joined by torch."""
+    ranks = draft.sweep.evidence == "measured" and method.runs_on == "mpi"
+    device = draft.values.get("device", device if ranks else "cpu")
+    return {"device": device, "transport": "torch" if device == "cuda" else "mpi"}
+
+
+def _check_places(point: Point, draft: Draft, method: Method, problems: Problems) -> None:
+    """Only ranks may compute on GPUs, or be joined by torch; MPI moves CPU memory here."""
+    whose = f"evidence {point.evidence}" if point.evidence != "measured" else f"method {point.method}"
+    for key, usual in (("device", "cpu"), ("transport", "mpi")):
+        value = getattr(point, key)
+        if value != usual and key in draft.places and not method.has_ranks(point):
+            wanted = f"{usual} with {whose} (others are for ranks that a launcher starts)"
+            problems.add(draft.place(key), value, wanted)
+    if (point.device, point.transport) == ("cuda", "mpi"):
+        problems.add(
+            draft.place("transport"), "mpi with device cuda", "torch with device cuda, or leave it out"
+        )
 
 
 def _check_model(model: dict[str, Any], place: Place, catalog: Catalog, problems: Problems) -> bool:

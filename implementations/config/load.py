@@ -86,6 +86,7 @@ def load(configfile: str | Path, catalog: Catalog | None = None) -> Settings:
         points=points,
         projected=tuple(point for point in merged if point.evidence == "projected"),
         batches=make_batches(points, catalog.methods),
+        expected=tier.get("expected", {}),
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from implementations.config.batches import Batch
 from implementations.point import EVIDENCE, Point
 
+OTHER = "other"  # in expected hours: what belongs to no paper
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -44,6 +46,7 @@ class Settings:
     points: tuple[Point, ...]  # those that processes run
     projected: tuple[Point, ...]  # those of which the time model alone speaks
     batches: tuple[Batch, ...]
+    expected: dict[str, Any] = dataclasses.field(default_factory=dict)  # a tier's; {} where it says nothing
 
     @cached_property
     def point_by_id(self) -> dict[str, Point]:
@@ -111,6 +114,28 @@ def describe(settings: Settings) -> str:
     jobs = f"{len(settings.points)} points in {len(settings.batches)} jobs"
     head = f"tier {settings.tier} ({settings.configfile}): {jobs}"
     experiments = ", ".join(f"{one.name} ({len(one.sweeps)} sweeps)" for one in settings.experiments)
+    lines += expectation(settings)
     return "\n".join(
         [head, f"experiments: {experiments}", f"clusters: {', '.join(settings.clusters)}", *lines]
     )
+
+
+def expectation(settings: Settings) -> list[str]:
+    """How long the tier takes, paper by paper, as its file says; a line, or none where it does not say."""
+    if not settings.expected:
+        return []
+    hours = settings.expected["hours"]
+    papers = list(dict.fromkeys(one.paper for one in settings.experiments))
+    told = {paper: hours[paper] for paper in (*papers, OTHER) if paper in hours}
+    parts = ", ".join(f"{paper} {duration(value)}" for paper, value in told.items())
+    unknown = [paper for paper in papers if paper not in hours]
+    more = f", without {' and '.join(unknown)}, of which no time is known" if unknown else ""
+    total = duration(sum(told.values()))
+    return [f"expected to take {total}{more}: {parts} ({settings.expected['how']})"]
+
+
+def duration(hours: float) -> str:
+    """Hours as one would say them."""
+    if hours < 1 / 60:
+        return "< 1 min"
+    return f"{hours * 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h"

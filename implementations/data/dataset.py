@@ -110,6 +110,16 @@ class DataSet(ABC):
         """``tensors``, to be gathered from; data sets that would take too much memory whole override it."""
         return Stored(*self.tensors(split, indices))
 
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes that one of ``samples`` takes as it is held; an estimate."""
+        return 4 * self.features + 8
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes that a sample takes in a minibatch; an estimate."""
+        return 4 * self.features + 8
+
     def groups(self, split: str) -> np.ndarray | None:
         """Offsets (groups + 1,) of samples that belong together (the frames of an utterance), if they do."""
         return None

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def prepare(
     try:
         if _fault_or_change(folder, card, verify):  # else nothing to write, even where writing is forbidden
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(folder.parent / f".{name}.lock"):
+            with locked(folder.parent / f".{name}.lock"):
                 if fault := _fault_or_change(folder, card, verify):  # nobody has mended it while we waited
                     level = logging.WARNING if (folder / "summary.json").exists() else logging.INFO
                     log.log(level, "%s: preparing, as %s", name, fault)
@@ -68,7 +68,7 @@ def status(
     card = load_card(name, datasets_dir)
     folder = Path(results_dir) / "data" / name
     if not _fault_or_change(folder, card):
-        return {"name": name, "state": "present", "detail": _counts(read_summary(folder))}
+        return {"name": name, "state": "present", "detail": counts_of(read_summary(folder))}
     possible, detail = sources.outlook(card)
     return {"name": name, "state": "can be had" if possible else "missing", "detail": detail}
 
@@ -81,18 +81,20 @@ def command(name: str, results_dir: str | Path = "results") -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{summary.parent}: {_counts(read_summary(summary.parent))}")
+    print(f"{summary.parent}: {counts_of(read_summary(summary.parent))}")
     return 0
 
 
-def _counts(summary: dict[str, Any]) -> str:
+def counts_of(summary: dict[str, Any]) -> str:
+    """Samples, sizes, classes and licence in a line."""
     samples = ", ".join(f"{summary['splits'][part]['samples']:,} {part}" for part in SPLITS)
     shape = " x ".join(map(str, summary["input_shape"]))
     return f"{samples}; {shape}, {summary['classes']} classes; {summary['licence']}"
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a data set's preparation."""
     # The lock belongs to the open file, so a killed process leaves none behind.
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -100,16 +102,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build(card: Card, folder: Path) -> None:
-    for left_behind in folder.parent.glob(f".{card.name}.*.tmp"):  # by a killed process: the lock is ours
-        shutil.rmtree(left_behind, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{card.name}.", suffix=".tmp", dir=folder.parent))
-    try:
-        raw, out = work / "raw", work / "out"
-        out.mkdir()
+    def make(raw: Path, out: Path) -> dict[str, Any]:
         came_from = sources.fetch(card, raw)
         facts = _recipe(card).prepare(raw, out, card)
         _compare(card, facts)
-        summary = {
+        return {
             "name": card.name,
             "title": card.values["title"],
             "kind": card.values["kind"],
@@ -117,12 +114,29 @@ def _build(card: Card, folder: Path) -> None:
             "licence": card.values["licence"],
             **facts,
             "class_names": card.sizes.get("class_names"),
-            "arrays": {
-                path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-                for path in sorted(out.glob("*.npy"))
-            },
             "sources": came_from,
             "recipe_hash": _recipe_hash(card),
+        }
+
+    install(folder, make)
+
+
+def install(folder: Path, make: Callable[[Path, Path], dict[str, Any]]) -> None:
+    """Put a prepared folder in its place, all or nothing; call it with the folder's lock held.
+
+    ``make(raw, out)`` writes arrays into ``out`` and returns the summary but for the arrays' hashes; ``raw`` is a place
+    for its files.
+    """
+    for left_behind in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a killed process: the lock is ours
+        shutil.rmtree(left_behind, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
+    try:
+        raw, out = work / "raw", work / "out"
+        out.mkdir()
+        summary = make(raw, out)
+        summary["arrays"] = {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            for path in sorted(out.glob("*.npy"))
         }
         summary["data_hash"] = data_hash(summary)
         (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -60,6 +60,8 @@ class Order:
         self.steps_per_epoch, self._passes = passes * self._steps_per_pass, passes
         self.samples, self.workers, self.minibatch = samples, workers, minibatch
         self.sharding, self._seed = sharding, seed
+        # What all workers share is drawn once: a thousand of them would each draw an order of all samples.
+        self._shuffled: tuple[tuple[str | int, ...], np.ndarray] | None = None
 
     @property
     def private(self) -> bool:
@@ -72,7 +74,7 @@ class Order:
             return np.arange(self.samples)
         if self._dealt:
             return self._dealt[worker]
-        dealt = numpy_stream(self._seed, "shards").permutation(self.samples)
+        dealt = self._order_of_all("shards")
         return np.sort(dealt[worker * self.per_worker : (worker + 1) * self.per_worker])
 
     def epoch(self, epoch: int, worker: int) -> np.ndarray:
@@ -86,9 +88,15 @@ class Order:
         if self.sharding != "reshuffled":
             order = numpy_stream(self._seed, "order", number, worker).permutation(self._size(worker))
             return order[: steps * minibatch].reshape(steps, minibatch)
-        order = numpy_stream(self._seed, "order", number).permutation(self.samples)
+        order = self._order_of_all("order", number)
         used = order[: steps * self.workers * minibatch]
         return used.reshape(steps, self.workers, minibatch)[:, worker]
+
+    def _order_of_all(self, *stream: str | int) -> np.ndarray:
+        """The permutation of all samples that a stream gives; the latest one is kept."""
+        if self._shuffled is None or self._shuffled[0] != stream:
+            self._shuffled = (stream, numpy_stream(self._seed, *stream).permutation(self.samples))
+        return self._shuffled[1]
 
     def _size(self, worker: int) -> int:
         """Samples of the worker's shard."""

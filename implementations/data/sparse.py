@@ -69,7 +69,18 @@ class SparseRows:
             return self.indices
         workers, rows, features = self.shape
         counts = self.offsets[::rows].diff()
-        return self.indices + torch.arange(workers).repeat_interleave(counts) * features
+        owners = torch.arange(workers, device=counts.device).repeat_interleave(counts)
+        return self.indices + owners * features
+
+    def owners(self) -> torch.Tensor:
+        """The row of each index, (values,) int64."""
+        counts = self.offsets.diff()
+        return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+
+    def to(self, device: torch.device) -> SparseRows:
+        """The same rows in the memory of a device."""
+        parts = (self.indices, self.offsets, self.values)
+        return SparseRows(*(part.to(device) for part in parts), self.shape)
 
     def csr(self) -> torch.Tensor:
         """A torch sparse CSR matrix (all rows, features)."""
@@ -84,9 +95,8 @@ class SparseRows:
 
     def dense(self) -> torch.Tensor:
         """A dense float32 tensor of ``shape``."""
-        x_nf = torch.zeros(len(self.offsets) - 1, self.shape[-1])
-        owners = torch.arange(len(x_nf)).repeat_interleave(self.offsets.diff())
-        x_nf[owners, self.indices] = self.values
+        x_nf = self.values.new_zeros(len(self.offsets) - 1, self.shape[-1])
+        x_nf[self.owners(), self.indices] = self.values
         return x_nf.view(self.shape)
 
 
@@ -112,6 +122,17 @@ class SparseData(DataSet):
         """See ``DataSet.samples``; inputs are taken as ``SparseRows``, and nothing is copied before."""
         rows = self._indices(split, indices)
         return SparseSamples(self._inputs[split], self._labels[split], rows, self.features, self.most_labels)
+
+    @property
+    def sample_bytes(self) -> int:
+        """See ``DataSet.sample_bytes``; the number of its row alone."""
+        return 8
+
+    @property
+    def batch_bytes(self) -> int:
+        """See ``DataSet.batch_bytes``; values and their places, as many as a row has on average."""
+        rows = self._inputs["train"]
+        return 12 * (len(rows.indices) // (len(rows.offsets) - 1)) + 8 * self.most_labels
 
     def tensors(self, split: str, indices: np.ndarray | None = None) -> Batch:
         """Dense inputs as stored and labels; mind the size, as features can be many."""

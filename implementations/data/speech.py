@@ -51,6 +51,11 @@ class SpeechData(DataSet):
         owners = np.searchsorted(part.offsets, indices, side="right") - 1
         return _splice(part, np.unique(owners), indices, context)
 
+    @property
+    def sample_bytes(self) -> int:
+        """See ``DataSet.sample_bytes``; a frame without its context."""
+        return 4 * self.features // self.input_shape[0] + 16
+
     def tensors(self, split: str, indices: np.ndarray | None = None) -> Batch:
         """See ``DataSet.tensors``: normalised by speaker, as the corpus is on disk."""
         some = self.samples(split, indices)

@@ -151,13 +151,12 @@ def volume(plan: Plan) -> Volume:
             groups = partition.draw(
                 layout.units, workers, plan.seed, round, min_units=layout.min_units, **options
             ).units
-            counts = partition.block_counts(layout, groups, stores)
-            network = int(counts.sum() - counts.trace())
+            counts = partition.blocks_of(layout, groups, stores)
+            network, of_subnet = counts.sent, int(counts.of_workers().max())
         ways = 1 + ends[round % windows]
         sent += 4 * network * ways
-        paper += 4 * int(counts.sum(axis=0).max()) * ways
-        down, up = int(counts.sum(axis=1).max()), int(counts.sum(axis=0).max())
-        busiest += 4 * (down + (ways - 1) * up)
+        paper += 4 * of_subnet * ways
+        busiest += 4 * (int(counts.of_sources().max()) + (ways - 1) * of_subnet)
     return Volume(busiest if workers > 1 else 0, sent, paper if workers > 1 else 0)
 
 

@@ -118,42 +118,80 @@ def stored(units: Mapping[str, int], workers: int, server: str) -> list[dict[str
     if server == "central":
         none = dict.fromkeys(units, (0, 0))
         return [{label: (0, count) for label, count in units.items()}, *[none] * (workers - 1)]
-    return [
-        {label: _shards(count, workers)[worker] for label, count in units.items()}
-        for worker in range(workers)
-    ]
+    shards = {label: _shards(count, workers) for label, count in units.items()}
+    return [{label: shards[label][worker] for label in units} for worker in range(workers)]
 
 
-def block_counts(
+@dataclass(frozen=True)
+class Blocks:
+    """Values that go from storing workers to subnets at the start of a round; pairs that share none are not there.
+
+    Three int64 arrays of equal length, sorted by ``source``, then by ``worker``. Of a thousand workers few pairs meet.
+    """
+
+    source: np.ndarray
+    worker: np.ndarray
+    values: np.ndarray
+    workers: int
+
+    def of_sources(self) -> np.ndarray:
+        """What each worker hands out, itself included: (workers,) int64."""
+        return self._sums(self.source)
+
+    def of_workers(self) -> np.ndarray:
+        """What each worker's subnet gets: (workers,) int64."""
+        return self._sums(self.worker)
+
+    @property
+    def sent(self) -> int:
+        """Values that change workers."""
+        return int(self.values[self.source != self.worker].sum())
+
+    def _sums(self, places: np.ndarray) -> np.ndarray:
+        sums = np.zeros(self.workers, dtype=np.int64)
+        np.add.at(sums, places, self.values)
+        return sums
+
+
+def blocks_of(
     layout: Layout, groups: Sequence[Units], stores: Sequence[Mapping[str, tuple[int, int]]]
-) -> np.ndarray:
-    """Values that go from each storing worker to each subnet at the start of a round: (workers, workers) int64.
+) -> Blocks:
+    """How much of each worker's subnet is stored where.
 
     A tensor is spread over the workers by its ``storage_label``; one that is never split is worker 0's.
     """
     workers = len(groups)
     sizes = {label: np.array([len(group[label]) for group in groups]) for label in layout.units}
-    meets = {
-        label: np.array(
-            [[np.count_nonzero((group[label] >= low) & (group[label] < high)) for group in groups]
-             for low, high in (store[label] for store in stores)]
-        )
-        for label in layout.units
-    }  # fmt: skip
-    counts = np.zeros((workers, workers), dtype=np.int64)
+    keys, values = [], []  # a key: source * workers + worker
     for name, shape in layout.shapes.items():
         axes, by = layout.axes[name], storage_label(layout.axes[name])
         if by is None:
-            counts[0] += math.prod(shape)
-            continue
-        part = meets[by].copy()
-        for length, label in zip(shape, axes):
-            if label is None:
-                part *= length
-            elif label != by:
-                part *= sizes[label]
-        counts += part
-    return counts
+            key, part = np.arange(workers), np.full(workers, math.prod(shape), dtype=np.int64)
+        else:
+            key, part = _meets(by, groups, stores)
+            for length, label in zip(shape, axes):
+                if label is None:
+                    part = part * length
+                elif label != by:
+                    part = part * sizes[label][key % workers]
+        keys.append(key)
+        values.append(part)
+    found, place = np.unique(np.concatenate(keys), return_inverse=True)
+    total = np.zeros(len(found), dtype=np.int64)
+    np.add.at(total, place, np.concatenate(values))
+    return Blocks(found // workers, found % workers, total, workers)
+
+
+def _meets(
+    label: str, groups: Sequence[Units], stores: Sequence[Mapping[str, tuple[int, int]]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of a storing worker and a subnet that share units of a label, and how many: keys of ``blocks_of``."""
+    ranges = np.array([store[label] for store in stores])
+    owners = np.flatnonzero(ranges[:, 1] > ranges[:, 0])  # their ranges follow each other and cover all units
+    units = np.concatenate([group[label] for group in groups])
+    of_worker = np.repeat(np.arange(len(groups)), [len(group[label]) for group in groups])
+    of_store = owners[np.searchsorted(ranges[owners, 1], units, side="right")]
+    return np.unique(of_store * len(groups) + of_worker, return_counts=True)
 
 
 def block_shape(shape: Sequence[int], axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -176,5 +214,7 @@ def _shards(count: int, workers: int) -> list[tuple[int, int]]:
 
 def _slice(shard: np.ndarray, workers: int, worker: int, place: int) -> np.ndarray:
     """A worker's slice of a shard; the longer slices go round, so that no worker gets all of them."""
-    low, high = bounds(chunk_sizes(len(shard), workers))[(worker - place) % workers]
-    return shard[low:high]
+    index = (worker - place) % workers
+    size, longer = divmod(len(shard), workers)  # of ``chunk_sizes``
+    low = index * size + min(index, longer)
+    return shard[low : low + size + (index < longer)]

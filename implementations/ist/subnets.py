@@ -22,6 +22,7 @@ import torch
 
 from implementations import models
 from implementations.cluster.communicator import Communicator
+from implementations.cluster.exchange import Exchange, Pair
 from implementations.holding import Holding
 from implementations.ist import partition
 from implementations.ist.partition import Layout, storage_label
@@ -39,6 +40,7 @@ def layout_of(net: WorkerModel) -> Layout:
 class Subnets(Holding):
     """One subnet for each hosted worker, and the weights that those workers store."""
 
+    stacked = exchanges = True
     everywhere = False
 
     def __init__(
@@ -61,6 +63,7 @@ class Subnets(Holding):
         self._stores = partition.stored(full.units, comm.size, settings["server"])
         self._central = settings["server"] == "central"
         self._full = full if self._central and first else None
+        self.assembled_bytes = 0 if self._central else full.params_per_worker * full.theta_wp.itemsize
         sizes = partition.sizes_by_label(
             full.units,
             comm.size,
@@ -88,33 +91,43 @@ class Subnets(Holding):
             model, features, classes, len(comm.hosted), torch_stream(point.seed, "ist", "fill")
         )
         self.model = model
-        self._round, self._draw, self._counts = -1, partition.Draw(()), np.zeros(0)
+        self._place = {worker: place for place, worker in enumerate(comm.hosted)}
+        self._round, self._draw = -1, partition.Draw(())
+        self._counts: dict[
+            Pair, int
+        ] = {}  # values of the round's blocks, by (where they are stored, whose subnet)
 
     # The rounds
 
     def scatter(self, round: int) -> None:
         """Cut the subnets of a round out of the stored weights and hand them out."""
         self._take(round)
-        blocks = [
-            [self._packed(place, worker) for worker in range(self._comm.size)]
-            for place in range(len(self._comm.hosted))
-        ]
-        received = self._comm.alltoall(blocks, self._shapes(self._counts))
+        exchange = self._exchange(self._counts)
+        if not self._comm.moves:
+            exchange.start({})
+            return
+        received = exchange.start(
+            {pair: self._packed(self._place[pair[0]], pair[1]) for pair in exchange.sends}
+        )()
         self.net.theta_wp.zero_()
-        for place, parts in enumerate(received):
-            for source, values in enumerate(parts):
-                self._unpack(place, source, values)
+        for (source, worker), values in received.items():
+            self._unpack(self._place[worker], source, values)
 
     def gather(self, round: int) -> None:
         """Write the subnets of a round back to where their weights are stored."""
         self._take(round)
-        blocks = [
-            [self._subnet_part(place, source) for source in range(self._comm.size)]
-            for place in range(len(self._comm.hosted))
-        ]
-        received = self._comm.alltoall(blocks, self._shapes(self._counts.T))
-        for place, parts in enumerate(received):
-            self._write_back(place, parts)
+        exchange = self._exchange({(worker, source): n for (source, worker), n in self._counts.items()})
+        if not self._comm.moves:
+            exchange.start({})
+            return
+        received = exchange.start(
+            {pair: self._subnet_part(self._place[pair[0]], pair[1]) for pair in exchange.sends}
+        )()
+        parts: dict[int, dict[int, torch.Tensor]] = {}
+        for (worker, source), values in received.items():
+            parts.setdefault(source, {})[worker] = values
+        for source, of_workers in parts.items():
+            self._write_back(self._place[source], of_workers)
 
     def _take(self, round: int) -> None:
         if round != self._round:
@@ -127,12 +140,15 @@ class Subnets(Holding):
                 min_units=layout.min_units,
                 **self._options,
             )
-            self._counts = partition.block_counts(layout, self._draw.units, self._stores)
+            blocks = partition.blocks_of(layout, self._draw.units, self._stores)
+            pairs = zip(blocks.source.tolist(), blocks.worker.tolist())
+            self._counts = dict(zip(pairs, blocks.values.tolist()))
             self._round = round
 
-    @staticmethod
-    def _shapes(counts: np.ndarray) -> list[list[tuple[int]]]:
-        return [[(int(count),) for count in row] for row in counts]
+    def _exchange(self, counts: dict[Pair, int]) -> Exchange:
+        """Messages of so many values, from worker to worker."""
+        shapes = {pair: (count,) for pair, count in counts.items()}
+        return Exchange(self._comm, shapes, torch.float32, self.net.theta_wp.device)
 
     # Blocks: what worker `source` stores of the subnet of worker `worker`, tensor after tensor
 
@@ -195,12 +211,12 @@ class Subnets(Holding):
             target.copy_(values[start : start + target.numel()].view(target.shape))
             start += target.numel()
 
-    def _write_back(self, place: int, parts: list[torch.Tensor]) -> None:
+    def _write_back(self, place: int, parts: dict[int, torch.Tensor]) -> None:
         """Put what a hosted worker gets back of all subnets in its place among the weights it stores."""
         weights, source = self._weights[place], self._comm.hosted[place]
         sums: dict[str, torch.Tensor] = {}
         counts: dict[str, torch.Tensor] = {}
-        for worker, values in enumerate(parts):
+        for worker, values in sorted(parts.items()):
             start = 0
             for name, there, _ in self._blocks(source, worker):
                 shape = [
@@ -220,8 +236,8 @@ class Subnets(Holding):
                 else:
                     _put(weights[name], there, block, accumulate=False)
         for name, total in sums.items():
-            held = counts[name] > 0
-            weights[name][held] = (total / counts[name].clamp(min=1)).float()[held]
+            mean = (total / counts[name].clamp(min=1)).float()
+            weights[name].copy_(torch.where(counts[name] > 0, mean, weights[name]))
 
     # What is stored
 
@@ -296,9 +312,10 @@ class Subnets(Holding):
         if collected is None:
             return None
         features, classes = self._sizes_of_net
-        full = models.build(
-            self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
-        )
+        with self.net.theta_wp.device:
+            full = models.build(
+                self._point.model, features, classes, 1, torch_stream(self._point.seed, "ist", "fill")
+            )
         full.drop_gradients()
         for worker, values in enumerate(collected):
             for name, place, piece in self._pieces(worker, values):

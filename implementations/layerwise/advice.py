@@ -5,8 +5,6 @@ python -m implementations layerwise --model mymodule:Net --input 32,3,224,224 --
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from implementations.layerwise import costs, planner, plantable, strategies, tra
 from implementations.layerwise.blocktimes import MeasuredBlocks
 from implementations.layerwise.graph import Graph, Strategy
 from implementations.layerwise.search import NoPlan
-from implementations.models import convnets
+from implementations.models import convnets, user
 
 
 @dataclass(frozen=True)
@@ -71,18 +69,7 @@ def module_named(name: str, sample: tuple[int, ...], classes: int) -> nn.Module:
             raise UserError(f"--model {name}: --input needs samples,channels,height,width")
         with torch.device("meta"):
             return convnets.module({"name": name}, sample, classes)
-    path, _, attribute = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(path), attribute)
-        made = found if isinstance(found, nn.Module) else found()
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
-        first = str(error).partition("\n")[0]
-        raise UserError(f"--model {name}: {type(error).__name__}: {first}") from None
-    if not isinstance(made, nn.Module):
-        raise UserError(f"--model {name}: gives a {type(made).__name__}, not a torch.nn.Module")
-    return made
+    return user.module_of(name, said="--model")
 
 
 def graph_of(name: str, sample: tuple[int, ...], classes: int) -> Graph:

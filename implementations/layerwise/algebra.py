@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from implementations.cluster.volume import bounds, chunk_sizes
 from implementations.errors import UserError
 from implementations.layerwise.graph import (
@@ -33,6 +35,7 @@ from implementations.layerwise.graph import (
 
 Range = tuple[int, int]
 Box = tuple[Range, ...]
+_MANY_PAIRS = 4096  # of devices; a search asks for few, over and over
 
 
 def volume(box: Box) -> int:
@@ -233,12 +236,23 @@ def reads(graph: Graph, layer: Layer, place: int, config: Config, batch: int) ->
 def moves(owned: Sequence[Box], read: Sequence[Box]) -> list[Move]:
     """What each device gets from each, its own part included: device k owns ``owned[k]`` and reads ``read[k]``."""
     found = []
-    for target, wanted in enumerate(read):
-        for source, box in enumerate(owned):
-            shared = overlap(box, wanted)
-            if volume(shared):
-                found.append(Move(source, target, shared))
+    for target, source in _likely(owned, read):
+        shared = overlap(owned[source], read[target])
+        if volume(shared):
+            found.append(Move(source, target, shared))
     return found
+
+
+def _likely(owned: Sequence[Box], read: Sequence[Box]) -> Iterable[tuple[int, int]]:
+    """(target, source) of all pairs; of many, of those that meet in every dimension, found all at once."""
+    if len(owned) * len(read) < _MANY_PAIRS:
+        return itertools.product(range(len(read)), range(len(owned)))
+    have, want = np.array(owned), np.array(read)
+    meet = np.ones((len(read), len(owned)), dtype=bool)
+    for axis in range(have.shape[1]):
+        meet &= have[None, :, axis, 0] < want[:, None, axis, 1]
+        meet &= want[:, None, axis, 0] < have[None, :, axis, 1]
+    return ((target, source) for target, source in np.argwhere(meet).tolist())
 
 
 def moved_elements(found: Iterable[Move], devices: int) -> list[list[int]]:

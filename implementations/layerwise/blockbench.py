@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from implementations import lifeline
 from implementations.layerwise import algebra, kernels, normalisation
 from implementations.layerwise.graph import ADD, INPUT, LOSS, NORM, POINTWISE, Graph, Layer, Window
 
@@ -285,6 +286,7 @@ def local_pads(layer: Layer, source: Sequence[int], block: Sequence[int]) -> tup
 
 def main(asked: Path, answer: Path) -> None:
     """Carry out an order; the first process writes the answer."""
+    lifeline.hold_on()
     order = json.loads(asked.read_text())
     torch.set_num_threads(1)
     group = Together() if order["together"] else Alone()

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from implementations import host
-from implementations.cluster import launcher
+from implementations.cluster import launcher, leftovers
 from implementations.errors import UserError
 from implementations.layerwise.costmodel import BlockSpec
 from implementations.layerwise.graph import FLATTEN, INPUT, NORM, Layer
@@ -255,8 +254,8 @@ def _measured(
     blocks: list[dict[str, Any]], busy: int, settings: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Medians of blocks, from ``busy`` fresh processes of one thread each."""
-    with tempfile.TemporaryDirectory(prefix="blocks-") as folder:
-        asked, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
+    with leftovers.folder("blocks") as folder:
+        asked, answer = folder / "order.json", folder / "answer.json"
         asked.write_text(json.dumps({"blocks": blocks, "together": busy > 1}))
         command = launcher.mpi_command(busy, settings) if busy > 1 else []
         command += [sys.executable, "-m", "implementations.layerwise.blockbench", str(asked), str(answer)]

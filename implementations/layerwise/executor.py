@@ -38,11 +38,15 @@ class Transfer:
     ) -> None:
         self.edge = edge
         self._owned, self._hosted = owned, comm.hosted
+        self._here = frozenset(comm.hosted)
         self._kind = {"dtype": dtype, "device": device}
         far = edge.far()
         there = {pair: algebra.shape(box) for pair, box in far.items()}
         self._forward = Exchange(comm, there, dtype, device) if far else None
         self._boxes = {(move.source, move.target): move.box for move in edge.moves}
+        self._parts: dict[int, dict[int, Box]] = {}  # what a device reads, by whose it is
+        for move in edge.moves:
+            self._parts.setdefault(move.target, {})[move.source] = move.box
         self._backward = None
         if far and edge.gradient:
             back = {(target, source): sizes for (source, target), sizes in there.items()}
@@ -79,8 +83,7 @@ class Transfer:
             source: blocks[device][algebra.relative(part, self._owned[device])]
             if source == device
             else received[source, device]
-            for (source, target), part in self._boxes.items()
-            if target == device
+            for source, part in self._parts.get(device, {}).items()
         }
         if len(pieces) == 1:
             return next(iter(pieces.values()))
@@ -106,7 +109,7 @@ class Transfer:
         def finish(totals: Grads) -> None:
             received = wait() if wait is not None else {}
             for (source, target), box in self._boxes.items():
-                if source in self._hosted:
+                if source in self._here:
                     piece = (
                         grads[target][algebra.relative(box, read[target])]
                         if target == source

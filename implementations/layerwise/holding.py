@@ -128,7 +128,8 @@ class Sharded(Holding):
         if parts is None:
             yield None
             return
-        net = ModuleNet(self._skeleton, self._sample, 1)
+        with self.net.theta_wp.device:
+            net = ModuleNet(self._skeleton, self._sample, 1)
         net.drop_gradients()
         target = {name: weight[0] for name, weight in net.weights.items()}
         for slots, part in zip(owned, parts):

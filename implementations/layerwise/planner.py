@@ -87,11 +87,11 @@ def times_for(
 
     ``busy``: processes that compute at once; ``scale`` multiplies what follows from the device's rates.
     """
-    if cluster.name == machine.THIS_HOST:
+    if cluster.is_here:
         blocks = MeasuredBlocks(Path(results) / BLOCKS, busy)
         if not blocks.missing(specs):
             return blocks
-    return Roofline(cluster.device, scale, busy, cluster.capacity)
+    return Roofline(cluster.device, scale, busy, cluster.devices)
 
 
 def needed(

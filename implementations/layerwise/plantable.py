@@ -40,7 +40,7 @@ def plan_table(graph: Graph, strategy: Strategy, devices: int, *, markdown: bool
                 f"{used}/{devices}",
             )
         )
-    return _table(PLAN_COLUMNS, lines, right=(4, 5), markdown=markdown)
+    return text_table(PLAN_COLUMNS, lines, right=(4, 5), markdown=markdown)
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = False) -> str:
@@ -59,7 +59,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]], *, markdown: bool = Fals
                 *(_number(row.get(key), scale, digits) for *_, key, _, scale, digits in COMPARED),
             )
         )
-    return _table(titles, lines, right=range(1, len(titles)), markdown=markdown)
+    return text_table(titles, lines, right=range(1, len(titles)), markdown=markdown)
 
 
 def _led_params(graph: Graph) -> Counter[str]:
@@ -97,7 +97,7 @@ def _number(value: float | None, scale: float, digits: int) -> str:
     return f"{value / scale:,.{digits}f}"
 
 
-def _table(
+def text_table(
     titles: Sequence[str], lines: Sequence[Sequence[str]], *, right: Sequence[int], markdown: bool
 ) -> str:
     """Lines below titles, in columns as wide as their widest entry; those of ``right`` end flush."""

@@ -149,6 +149,18 @@ BUILDERS: dict[str, dict[str, Any]] = {
     "resnet50": _convnet("resnet50", width=_WIDTH),
     "rnn": _recurrent("rnn"),
     "lstm": _recurrent("lstm"),
+    # a network of the user's: where its code is, the sizes of a sample, and what the code is called with
+    "user": {
+        "module": "implementations.models.user",
+        "inputs": "dense",
+        "schema": _schema(
+            "user",
+            required=("path", "input"),
+            path={"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "title": "MODULE:CLASS"},
+            input={"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+            args={"type": "object", "default": {}},
+        ),
+    },
 }
 
 

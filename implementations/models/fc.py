@@ -20,6 +20,8 @@ _ACTIVATIONS = {
 class FullyConnected(WorkerModel):
     """Layers of ``widths`` units, input first and classes last. The units of hidden layer l have the label ``hl``."""
 
+    sliceable = True
+
     def __init__(self, widths: Sequence[int], workers: int, activation: str) -> None:
         shapes: dict[str, tuple[int, ...]] = {}
         axes: dict[str, tuple[str | None, ...]] = {}

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from implementations import seeds
+
 
 class AffineGradient(Protocol):
     """What may take the place of the plain weight gradient of one affine layer (natural gradient, say)."""
@@ -106,4 +108,4 @@ def chain_flops(widths: Sequence[int]) -> int:
 def uniform_(weights: torch.Tensor, inputs: int, generator: torch.Generator) -> None:
     """Uniform in +-1/sqrt(inputs), torch's own rule for a linear layer of so many inputs."""
     bound = 1 / math.sqrt(inputs)
-    weights.uniform_(-bound, bound, generator=generator)
+    seeds.uniform_(weights, -bound, bound, generator)

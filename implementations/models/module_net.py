@@ -18,6 +18,7 @@ from torch import nn
 from implementations.errors import UserError
 from implementations.models.linear import uniform_
 from implementations.models.worker_model import WorkerModel
+from implementations.seeds import normal_
 
 EVALUATED_AT_ONCE = 250  # samples; with many more, memory is asked of the system again and again
 
@@ -61,9 +62,10 @@ class ModuleNet(WorkerModel):
     """``module`` for samples of the sizes ``sample``, (channels, height, width) or (features,).
 
     The weights have the names of the module's parameters, and are zero until ``initialise``; where the module is not
-    on the meta device, all workers start with its parameters. Dropout draws from torch's global generator, under
-    autograd only. Batch normalisation uses the statistics of the minibatch in training, and in evaluation those that
-    ``prepare_evaluation`` has estimated.
+    on the meta device, all workers start with its parameters, and each has its buffers. Dropout draws from torch's
+    global generator, under autograd only, the same for each worker of a step: whoever hosts whom. Batch
+    normalisation uses the statistics of the minibatch in training, and in evaluation those that ``prepare_evaluation``
+    has estimated.
     """
 
     def __init__(self, module: nn.Module, sample: tuple[int, ...], workers: int) -> None:
@@ -71,25 +73,37 @@ class ModuleNet(WorkerModel):
         super().__init__(shapes, workers)
         self.sample = tuple(sample)
         self._skeleton = without_memory(module)
-        self._flops = training_flops(self._skeleton, self.sample)
-        self._modules_w = [self._module_of(worker) for worker in range(workers)]
+        self._flops = self._counted_flops()
+        self._modules_w = [self._module_of(worker, module) for worker in range(workers)]
         self.needs_samples = bool(_norms(self._skeleton))
         self._prepared_w = torch.zeros(workers, dtype=torch.bool)
         for name, parameter in module.named_parameters():
             if not parameter.is_meta:
                 self.weights[name].copy_(parameter.detach())
 
-    def _module_of(self, worker: int) -> nn.Module:
+    def _counted_flops(self) -> int:
+        return training_flops(self._skeleton, self.sample)
+
+    def _module_of(self, worker: int, module: nn.Module) -> nn.Module:
         """A module whose parameters are views of a worker's weights, with buffers of its own."""
         own = copy.deepcopy(self._skeleton)
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        # by the parameter that is replaced: two layers may share it
+        views: dict[nn.Parameter, nn.Parameter] = {}
         for path, part in own.named_modules():
-            for name, parameter in part.named_parameters(recurse=False):
-                view = self.weights[_joined(path, name)][worker]
-                part._parameters[name] = nn.Parameter(view, parameter.requires_grad)
-                if parameter.requires_grad:
-                    part._parameters[name].grad = self.grads[_joined(path, name)][worker]
+            for name, parameter in part._parameters.items():
+                if parameter is None:
+                    continue
+                if parameter not in views:
+                    view = self.weights[_joined(path, name)][worker]
+                    views[parameter] = nn.Parameter(view, parameter.requires_grad)
+                    if parameter.requires_grad:
+                        views[parameter].grad = self.grads[_joined(path, name)][worker]
+                setattr(part, name, views[parameter])  # so that recurrent layers learn of it
             for name, buffer in part.named_buffers(recurse=False):
-                part._buffers[name] = torch.zeros_like(buffer, device=self.theta_wp.device)
+                source = buffers[_joined(path, name)]
+                kept = torch.zeros_like(buffer, device=self.theta_wp.device)
+                part._buffers[name] = kept if source.is_meta else kept.copy_(source)
             if isinstance(part, _NORMS):
                 part.track_running_stats = False  # no pass in training over statistics that nobody reads
         return own
@@ -115,7 +129,7 @@ class ModuleNet(WorkerModel):
             else:
                 fan_in = math.prod(part.weight.shape[1:])
                 if he and isinstance(part, nn.Conv2d):
-                    own["weight"].normal_(0, math.sqrt(2 / fan_in), generator=generator)
+                    normal_(own["weight"], math.sqrt(2 / fan_in), generator)
                     if "bias" in own:
                         own["bias"].zero_()
                 else:
@@ -139,7 +153,10 @@ class ModuleNet(WorkerModel):
         if training:
             self.grad_wp.zero_()
         scores = []
+        state = torch.get_rng_state() if training and len(self._modules_w) > 1 else None
         for module, x_bi in zip(self._modules_w, x_wbi):
+            if state is not None:
+                torch.set_rng_state(state)
             if module.training != training:
                 module.train(training)
             if training:
@@ -178,8 +195,9 @@ class ModuleNet(WorkerModel):
 
     def to_module(self, worker: int = 0) -> nn.Module:
         """A copy of one worker's module, of samples (b, *sample), with its weights and statistics."""
-        module = copy.deepcopy(self._skeleton).to_empty(device=self.theta_wp.device)
-        module.load_state_dict(self._modules_w[worker].state_dict())
+        module = copy.deepcopy(self._modules_w[worker])
+        for part, original in zip(_norms(module), _norms(self._skeleton)):
+            part.track_running_stats = original.track_running_stats
         return module
 
     def drop_gradients(self) -> None:

@@ -22,6 +22,7 @@ import torch
 from implementations.models.linear import Linear, uniform_
 from implementations.models.module_net import image_of
 from implementations.models.normalised import EPS, Affine, NormalisedModel, Passage, Pause
+from implementations.seeds import normal_
 
 EVALUATED_AT_ONCE = (
     250  # images; with many more, memory is asked of the system again and again, at half the speed
@@ -129,7 +130,7 @@ class ResNet(NormalisedModel):
             if part == "out" and kind in "wb":
                 uniform_(weight[0], self.hidden[-1], generator)
             elif kind[0] == "w":
-                weight[0].normal_(0, math.sqrt(2 / math.prod(weight.shape[-3:])), generator=generator)
+                normal_(weight[0], math.sqrt(2 / math.prod(weight.shape[-3:])), generator)
             elif kind[0] == "g":
                 weight[0].fill_(1.0)
         self.theta_wp[1:] = self.theta_wp[0]

@@ -8,6 +8,7 @@ import math
 import torch
 
 from implementations.models.fc import FullyConnected
+from implementations.seeds import normal_, uniform_
 
 
 @torch.no_grad()
@@ -19,10 +20,10 @@ def initialise_sigmoid(net: FullyConnected, generator: torch.Generator) -> None:
     last = len(net.widths) - 2
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(net.widths)):
         deviation = 0.1 * 35 * math.sqrt(2 / (inputs + outputs))
-        net.weights[f"w{layer}"][0].normal_(0, deviation, generator=generator)
+        normal_(net.weights[f"w{layer}"][0], deviation, generator)
         bias_o = net.weights[f"b{layer}"][0]
         if layer < last:
-            bias_o.uniform_(-4, 0, generator=generator)
+            uniform_(bias_o, -4, 0, generator)
         else:
             bias_o.zero_()
     net.theta_wp[1:] = net.theta_wp[0]

@@ -11,6 +11,7 @@ minibatch, dropout), this decides.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,9 @@ class WorkerModel(ABC):
     """
 
     zero_units_stay = True
+    sliceable = False  # whether some workers can take a step apart from the others, as ``some_workers``
+    # How many workers take a step together; None: all. Their activations are alive at once; gradients are the same.
+    workers_at_once: int | None = None
     evaluation_batch: int | None = (
         None  # samples whose statistics are evaluated with; None: any number gives the same
     )
@@ -98,6 +102,15 @@ class WorkerModel(ABC):
 
         Labels are (W, B), or (W, B, m) for a model that takes several of a sample.
         """
+        if self.workers_at_once is not None and self.workers > self.workers_at_once:
+            turns = -(-self.workers // self.workers_at_once)
+            edges = [self.workers * turn // turns for turn in range(turns + 1)]
+            losses = [
+                self.some_workers(first, last).loss_and_grad(x_wbi[first:last], y_wb[first:last])
+                * (last - first)
+                for first, last in itertools.pairwise(edges)
+            ]
+            return torch.stack(losses).sum() / self.workers
         scores_wbo = self.logits(x_wbi)
         loss = self.loss_sum(scores_wbo.flatten(0, 1), y_wb.flatten(0, 1)) / y_wb.shape[1]
         loss.backward()
@@ -125,13 +138,18 @@ class WorkerModel(ABC):
 
     def one_worker(self, worker: int) -> Self:
         """This model restricted to one worker; weights are shared, not copied."""
-        one = object.__new__(type(self))
-        one.__dict__.update(self.__dict__)
-        one.theta_wp, one.grad_wp = self.theta_wp[worker : worker + 1], self.grad_wp[worker : worker + 1]
-        one.weights = self._views(one.theta_wp, self._shapes)
-        one.grads = self._views(one.grad_wp, self._shapes)
-        one.affine_gradients = {}  # those keep statistics of all workers
-        return one
+        return self.some_workers(worker, worker + 1)
+
+    def some_workers(self, first: int, last: int) -> Self:
+        """This model restricted to workers ``first`` to ``last`` (excluded); weights are shared, not copied."""
+        some = object.__new__(type(self))
+        some.__dict__.update(self.__dict__)
+        some.theta_wp, some.grad_wp = self.theta_wp[first:last], self.grad_wp[first:last]
+        some.weights = self._views(some.theta_wp, self._shapes)
+        some.grads = self._views(some.grad_wp, self._shapes)
+        some.affine_gradients = {}  # those keep statistics of all workers
+        some.workers_at_once = None
+        return some
 
 
 def _count_units(shapes: dict[str, tuple[int, ...]], axes: Axes) -> dict[str, int]:

@@ -70,12 +70,12 @@ class OnlineFisher:
             "rho_w": self.rho_w,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up what ``state`` returned."""
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        """Take up what ``state`` returned, wherever that lies now."""
         self.reset()
         self.batches = state["batches"]
         if state["factor_wrd"] is not None:
-            self._hold(*(state[name].clone() for name in ("factor_wrd", "d_wr", "rho_w")))
+            self._hold(*(state[name].to(device, copy=True) for name in ("factor_wrd", "d_wr", "rho_w")))
 
     def e_wr(self) -> torch.Tensor:
         """``e = 1 / (beta/d + 1)``: the part of a kept direction that preconditioning removes; float64."""
@@ -187,7 +187,8 @@ def _update(fishers: Sequence[OnlineFisher]) -> None:
         tuple(
             (batch.weight, batch.share, fisher.factor_wrd.shape[2], fisher.alpha)
             for fisher, batch in zip(fishers, seen)
-        )
+        ),
+        seen[0].l_wrs.device,
     )
     keep_f11 = 1 - share_f11
     d_fwr = torch.stack([fisher.d_wr for fisher in fishers])
@@ -240,7 +241,7 @@ def _mend(factor_fwrd: list[torch.Tensor], root_fwr1: torch.Tensor) -> None:
     over updates, and but for floors that were applied.
     """
     gram_fwrs = torch.stack([torch.bmm(factor_wrd, factor_wrd.transpose(1, 2)) for factor_wrd in factor_fwrd])
-    one_rs = torch.eye(gram_fwrs.shape[2], dtype=gram_fwrs.dtype)
+    one_rs = torch.eye(gram_fwrs.shape[2], dtype=gram_fwrs.dtype, device=gram_fwrs.device)
     off_fwrs = gram_fwrs / (root_fwr1 * root_fwr1.transpose(2, 3)) - one_rs
     off = torch.linalg.vector_norm(off_fwrs, dim=(1, 2, 3)).tolist()
     tight = _TIGHT * torch.finfo(gram_fwrs.dtype).eps
@@ -256,12 +257,15 @@ def _mend(factor_fwrd: list[torch.Tensor], root_fwr1: torch.Tensor) -> None:
 
 
 @functools.lru_cache
-def _settings(rows: tuple[tuple[float, float, int, float], ...]) -> tuple[torch.Tensor, ...]:
+def _settings(
+    rows: tuple[tuple[float, float, int, float], ...], device: torch.device
+) -> tuple[torch.Tensor, ...]:
     """Weight and share (F, 1, 1), dimensions and alpha (F, 1), from a row of each estimate; float64.
 
     Kept, since they stay the same from batch to batch.
     """
-    weight_f1, share_f1, dimensions_f1, alpha_f1 = torch.tensor(rows, dtype=torch.float64).split(1, dim=1)
+    columns = torch.tensor(rows, dtype=torch.float64, device=device).split(1, dim=1)
+    weight_f1, share_f1, dimensions_f1, alpha_f1 = columns
     return weight_f1.unsqueeze(2), share_f1.unsqueeze(2), dimensions_f1, alpha_f1
 
 

@@ -123,8 +123,8 @@ class NaturalGradientSGD:
         """Take up what ``state_dict`` returned."""
         self.param_groups = [dict(group) for group in state["param_groups"]]
         for name, layer in self._layers.items():
-            layer.inputs.restore(state["state"][f"{name}.in"])
-            layer.outputs.restore(state["state"][f"{name}.out"])
+            layer.inputs.restore(state["state"][f"{name}.in"], self._net.theta_wp.device)
+            layer.outputs.restore(state["state"][f"{name}.out"], self._net.theta_wp.device)
 
     def limit(self, gamma_w: torch.Tensor, total_w: torch.Tensor, minibatch: int) -> torch.Tensor:
         """``gamma_in * gamma_out``, or less where the layer's change would be too large.

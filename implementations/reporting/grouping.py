@@ -60,6 +60,7 @@ _WHOLE = (
     "network_bytes", "state_bytes_max", "layers", "nodes", "edges", "configurations",
     "node_eliminations", "edge_eliminations", "remaining", "layer_params", "devices", "best_workers", "group_size",
     "staleness", "staleness_max", "base_global_batch", "steps_per_job", "least_steps_per_job",
+    "repeats",
 )  # fmt: skip
 _TEXT = (
     "paper", "evidence", "cluster", "method", "dataset", "data_kind", "model", "scaling", "algorithm", "mixing",
@@ -67,7 +68,7 @@ _TEXT = (
     "spread", "base", "command", "metric", "run_id", "status", "note", "formula", "variant", "server", "partition",
     "sharding", "experiments", "name", "plain_model", "first", "second", "faster_below", "faster_above", "source",
     "strategy", "objective", "sync", "degrees", "compute_source", "reason", "layer", "kind", "out", "configuration",
-    "printed", "execution", "cut", "what", "precision", "constants", "capped_by",
+    "printed", "execution", "cut", "what", "precision", "constants", "capped_by", "network", "group",
 )  # fmt: skip
 
 _FLAGS = (

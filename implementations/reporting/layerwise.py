@@ -145,22 +145,22 @@ def predictions(runs: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
         & (ended["evidence"] == "measured").fillna(False).astype(bool)
         & ended["samples_per_s"].notna()
     ]
-    here = plans[
-        (plans["cluster"] == planning.THIS_HOST).fillna(False).astype(bool)
-        & (plans["status"] == "ok").fillna(False).astype(bool)
-    ]
+    planned = plans[(plans["status"] == "ok").fillna(False).astype(bool)]
     rows = []
-    keys = ["paper", "dataset", "model", "variant", "workers", "minibatch", "global_batch", "oversubscribed"]
+    keys = [
+        "paper", "dataset", "model", "variant", "workers", "minibatch", "global_batch", "oversubscribed", "network",
+    ]  # fmt: skip
     for found, group in groups_of(own, keys):
-        plan = _planned(found, group, here)
+        cluster = planning.cluster_of(found["network"])
+        plan = _planned(found, group, planned[(planned["cluster"] == cluster).fillna(False).astype(bool)])
         if plan is None:
             continue
         seconds = median_and_spread(found["global_batch"] / group["samples_per_s"].astype(float))
         asked = sorted({name for names in group["experiments"] if names is not None for name in names})
         rows.append(
-            {name: found[name] for name in keys if name != "variant"}
+            {name: found[name] for name in keys if name not in ("variant", "network")}
             | {"strategy": found["variant"], "evidence": "measured", "status": "ok", "experiments": asked}
-            | {"cluster": planning.THIS_HOST, "compute_source": cell_value(plan["compute_source"])}
+            | {"cluster": cluster, "compute_source": cell_value(plan["compute_source"])}
             | {"n": seconds.n, "measured_s": seconds.centre}
             | {"measured_low_s": seconds.low, "measured_high_s": seconds.high}
             | {"predicted_s": plan["step_s"], "error": plan["step_s"] / seconds.centre - 1}

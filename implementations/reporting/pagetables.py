@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from implementations.reporting.html import MB, brief, number, percent, scaled
+from implementations.reporting.html import MB, brief, milliseconds, number, percent, scaled
 from implementations.reporting.papers import paper_of
+from implementations.reporting.suite import hosts
 
 _SETTING = ["dataset", "data_size", "model", "target_value", "name", "workers"]
 
@@ -174,7 +175,151 @@ def spark_async(table: pd.DataFrame) -> pd.DataFrame:
        "diverged", "command"]]  # fmt: skip
 
 
+def projected(table: pd.DataFrame) -> pd.DataFrame:
+    """Published numbers beside their projections, without what only their file needs."""
+    return table.rename(columns={"claim_id": "claim"})[
+        ["from_paper", "source", "metric", "condition", "unit", "published", "projected", "error", "factor", "cluster",
+         "inputs", "assumed", "note", "claim", "command"]
+    ]  # fmt: skip
+
+
+def validation(table: pd.DataFrame) -> pd.DataFrame:
+    """The time model's points by what tells them apart, measured seconds with their range in one cell."""
+    told = table.rename(columns={f"measured{end}_s": f"step{end}" for end in ("", "_low", "_high")})
+    rows = [spread(row, "step", milliseconds) for row in told.to_dict("records")]
+    return table.assign(measured_ms=rows)[
+        ["group", "network", "workers", "oversubscribed", "measured_ms", "predicted_s", "error", "repeats",
+         "compute_source", "command"]
+    ]  # fmt: skip
+
+
+def shootout(table: pd.DataFrame) -> pd.DataFrame:
+    """What each method takes to the target: seconds in a column for each network, the slowest first."""
+    order = table.dropna(subset=["mbit_s"]).drop_duplicates("cluster").sort_values("mbit_s")["cluster"]
+    found: list[dict[str, Any]] = []
+    keys = ["dataset", "net", "model", "name", "workers"]
+    for _, rows in table.groupby([*keys, "lr"], dropna=False, sort=False):
+        first = rows.iloc[0]
+        row = {
+            name: first[name] for name in [*keys, "target_value", "state_bytes_per_worker", "lr", "command"]
+        }
+        row |= {
+            "reached_of": f"{first['reached']} of {first['n']}",
+            "steps_spent": spread(first, "steps", number),
+        }
+        row |= {
+            "bytes_spent": spread(first, "bytes", scaled(MB)),
+            "accuracy_told": spread(first, "accuracy", percent),
+        }
+        for each in rows.to_dict("records"):
+            if pd.notna(each["cluster"]):
+                row[f"on {each['cluster']} (s)"] = spread(each, "time")
+        found.append(row)
+    shown = [*keys, "target_value", "reached_of", "steps_spent", *(f"on {cluster} (s)" for cluster in order)]
+    return pd.DataFrame(found).reindex(
+        columns=[*shown, "bytes_spent", "state_bytes_per_worker", "accuracy_told", "lr", "command"]
+    )
+
+
+def winners(table: pd.DataFrame) -> pd.DataFrame:
+    """Who is fastest where, with the seeds' range in one cell."""
+    rows = table.to_dict("records")
+    return table.assign(
+        time_told=[spread(row, "time") for row in rows],
+        won=[f"{row['seeds_won']} of {row['n']}" for row in rows],
+    )[["dataset", "net", "target_value", "workers", "mbit_s", "first", "sync_period", "time_told", "second",
+       "second_time", "won", "margin", "band", "sure", "command"]]  # fmt: skip
+
+
+def changes(table: pd.DataFrame) -> pd.DataFrame:
+    """Where the lead changes: the range over seeds and that under the model's errors in a cell each."""
+    rows = table.to_dict("records")
+    between = [f"{brief(row['least_mbit_s'])} to {brief(row['most_mbit_s'])} Mbit/s" for row in rows]
+    return table.assign(
+        over_seeds=[_ends(row, "crossing") for row in rows],
+        under_errors=[_ends(row, "model") for row in rows],
+        network=pd.array(between, dtype="string"),
+    )[["dataset", "net", "target_value", "workers", "first", "second", "crossing_mbit_s", "over_seeds",
+       "seeds_crossing", "n", "under_errors", "first_error", "second_error", "network", "command"]]  # fmt: skip
+
+
+def _ends(row: dict[str, Any], name: str) -> str | None:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return None if pd.isna(low) or pd.isna(high) else f"{brief(low)} to {brief(high)}"
+
+
+def advice(table: pd.DataFrame) -> pd.DataFrame:
+    """The three fastest methods of each network and cluster, and the one that is soonest at a target."""
+    shown = table[(table["place"] <= 3).fillna(False) | (table["place_target"] == 1).fillna(False)]
+    rows = shown.to_dict("records")
+    return pd.DataFrame(
+        {
+            "for": [row["network"] for row in rows],
+            "cluster": [row["cluster"] for row in rows],
+            "place": [number(row["place"]) for row in rows],
+            "method": [row["method"] for row in rows],
+            "workers": [number(row["workers"]) for row in rows],
+            "epoch (s)": [brief(row["epoch_s"]) for row in rows],
+            "speedup": [row["speedup"] for row in rows],
+            "limited by": [f"{row['limit']} ({percent(row['limit_share'])} %)" for row in rows],
+            "sent / epoch (MB)": [brief(row["sent_bytes"] / MB) for row in rows],
+            "memory / worker (MB)": [brief(row["memory_bytes"] / MB) for row in rows],
+            "to target (s)": [brief(row["time_to_target_s"]) for row in rows],
+            "epochs as": [row["target_of"] for row in rows],
+            "compute_source": [row["compute_source"] for row in rows],
+            "command": [row["command"] for row in rows],
+        }
+    )
+
+
+def counters(table: pd.DataFrame) -> pd.DataFrame:
+    """Counters of emulated hosts against the ledger, in MB and per cent."""
+    rows = table.to_dict("records")
+    return pd.DataFrame(
+        {
+            "method": [hosts.name_of(row) for row in rows],
+            "model": [row["model"] for row in rows],
+            "network": [row["network"] for row in rows],
+            "workers": [number(row["workers"]) for row in rows],
+            "n": [number(row["n"]) for row in rows],
+            "ledger (MB)": [brief(row["ledger_bytes"] / MB) for row in rows],
+            "counted (MB)": [brief(row["counter_bytes"] / MB) for row in rows],
+            "packets": [number(row["packets"]) for row in rows],
+            "arrived, less headers (MB)": [brief(row["arrived_bytes"] / MB) for row in rows],
+            "difference (%)": [f"{100 * row['difference']:+.2f}" for row in rows],
+            "largest (%)": [f"{100 * row['largest']:+.2f}" for row in rows],
+            "resent (%)": [f"{100 * row['resent']:.2f}" for row in rows],
+            "command": [row["command"] for row in rows],
+        }
+    )
+
+
+def emulated(table: pd.DataFrame) -> pd.DataFrame:
+    """Methods on emulated hosts: speed with its quartiles in a cell, and both ratios to data parallelism."""
+    rows = table.to_dict("records")
+    return pd.DataFrame(
+        {
+            "network": [row["network"] for row in rows],
+            "workers": [number(row["workers"]) for row in rows],
+            "model": [row["model"] for row in rows],
+            "method": [hosts.name_of(row) for row in rows],
+            "n": [number(row["n"]) for row in rows],
+            "samples/s": [spread(row, "samples_per_s") for row in rows],
+            "bytes a sample": [brief(row["bytes_per_sample"]) for row in rows],
+            "base": [row["base"] for row in rows],
+            "speed over it (x)": [brief(row["speed_over_base"]) for row in rows],
+            "bytes of it (%)": [percent(row["bytes_of_base"]) for row in rows],
+            "the paper's claim": [row["claim"] for row in rows],
+            "oversubscribed": [row["oversubscribed"] for row in rows],
+            "command": [row["command"] for row in rows],
+        }
+    )
+
+
 ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "shootout": shootout,
+    "winners": winners,
+    "changes": changes,
     "targets": targets,
     "times": times,
     "crossings": crossings,
@@ -184,4 +329,9 @@ ON_PAGE: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "search": search,
     "spark_speedup": spark_speedup,
     "spark_async": spark_async,
+    "validation": validation,
+    "projected": projected,
+    "advice": advice,
+    "counters": counters,
+    "emulated": emulated,
 }

@@ -75,6 +75,11 @@ COUNTS = frozenset(
 )  # fmt: skip
 
 
+def cluster_of(network: str | None) -> str:
+    """The time model's cluster for a measured point: its network's, which for this machine's memory is this host."""
+    return THIS_HOST if network in (None, "loopback") else network
+
+
 def as_plans(source: pd.DataFrame | str | Path | None) -> pd.DataFrame:
     """The rows of ``plans.parquet``, or of a frame, with every column; no rows where there is no such file."""
     return _as(source, PLAN_COLUMNS, {"paper": PAPER, "evidence": "projected", "status": "ok"})

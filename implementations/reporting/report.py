@@ -16,7 +16,7 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
-from implementations.reporting import layerwise_findings, spark, spark_findings, subnets, suite
+from implementations.reporting import layerwise_findings, spark, spark_findings, subnets, suite, validation
 from implementations.reporting import plans as planning
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
@@ -40,6 +40,7 @@ SECTIONS = {
     "images": "The same on images",
     "elsewhere": "The same on other networks and data, and as published",
     "time": "Real ranks: samples per second and where the time went",
+    "scale": "Many workers: what simulating them costs, and how far the time model has them scale",
 }
 # The paper's own tables stand under ours.
 KINDS = (*EVIDENCE, "published")
@@ -118,7 +119,7 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
         waiting=_waiting(claims[~_is_shown(claims)]),
         verdicts=_verdict_counts(claims),
         papers=[_paper(key, tables, figures, tier) for key in papers],
-        validation=_shown(tables["validation"], "validation"),
+        validation=_validation(tables["validation"]),
         benchmarks=_benchmarks(results_dir / "bench.json", missing),
         failures=tables["failures"].to_dict("records"),
         config=config["files"],
@@ -276,6 +277,16 @@ def _shown(table: pd.DataFrame, name: str, evidence: str = "") -> dict[str, Any]
     title, note = TITLES[name]
     title += f", {evidence}" if evidence else ""
     return {"name": name, "title": title, "note": note, "table": table_of(table), "rows": len(table)}
+
+
+def _validation(table: pd.DataFrame) -> dict[str, Any]:
+    """The time model against measurement: in words, over all points and parts of them, and point by point."""
+    if not len(table):
+        return _shown(table, "validation") | {"said": [], "summary": None}
+    return _shown(ON_PAGE["validation"](table), "validation") | {
+        "said": validation.sentences(table),
+        "summary": table_of(validation.summary(table)),
+    }
 
 
 def _is_shown(claims: pd.DataFrame) -> pd.Series:

@@ -21,8 +21,9 @@ def summarise(
     """Print the summary to ``file`` (default: standard output); 1 when a point has no result, else 0.
 
     Points that failed, ran out of time or have no record (``skipped``) have none; a report that is ``partial`` on
-    purpose, of the records that there are, does without the last. No ``runs.parquet`` counts as a failure too:
-    nothing was collected.
+    purpose, of the records that there are, does without the last. Points whose own record says that they were skipped,
+    as this machine lacks what they need, are told by their reason, and are no failure. No ``runs.parquet`` counts as
+    one too: nothing was collected.
     """
     source, report = Path(results_dir) / "runs.parquet", Path(reports_dir) / "report.html"
     lines, code = (
@@ -42,7 +43,12 @@ def summary_lines(runs: pd.DataFrame, partial: bool = False) -> tuple[list[str],
     lines = [
         f"{len(runs)} points: " + (", ".join(f"{counts[name]} {name}" for name in sorted(counts)) or "none")
     ]
-    broken = runs[runs["status"].isin(failures).fillna(False).astype(bool)].sort_values(["status", "run_id"])
+    # a row that stands for a missing record counts no attempts
+    skipped = (runs["status"] == "skipped").fillna(False).astype(bool) & runs["attempts"].notna()
+    for reason, group in runs[skipped].groupby("reason", dropna=False):
+        lines.append(f"  skipped, {len(group)} of them: {'no reason given' if pd.isna(reason) else reason}")
+    broken = runs[runs["status"].isin(failures).fillna(False).astype(bool) & ~skipped]
+    broken = broken.sort_values(["status", "run_id"])
     for row in broken.to_dict("records"):
         log = "no log" if pd.isna(row["log_path"]) else f"log: {row['log_path']}"
         reason = "no reason given" if pd.isna(row["reason"]) else row["reason"]

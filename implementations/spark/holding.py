@@ -142,7 +142,8 @@ class Blocks(_ByJobs):
         if parts is None:
             yield None
             return
-        net = self._build(torch.Generator())
+        with self.net.theta_wp.device:
+            net = self._build(torch.Generator())
         for place in range(program.workers):
             views = program.views(place, parts[place])
             for name, block in program.blocks(place).items():

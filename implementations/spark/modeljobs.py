@@ -75,7 +75,7 @@ class ModelSteps(JobSteps):
             with self.cluster.apart("other"):
                 self._states.write()
         if batch.last_of_epoch:
-            with self.cluster.apart("eval"):
+            with self.cluster.apart("eval"), self.run.uncounted():
                 self._fetch()
         return torch.tensor(losses).mean()
 

@@ -289,7 +289,7 @@ def test_the_clusters_of_this_project_are_valid(root, tmp_path):
     for file in files:
         cluster = machine.load(file.stem, tmp_path)
         assert cluster.name == file.stem
-        assert cluster.capacity >= 16
+        assert cluster.capacity >= 8
 
 
 def paired(*devices, **changes):
@@ -418,3 +418,62 @@ def test_all_workers_share_the_adapter_of_a_parameter_server():
     cluster = machine.build(described())
     assert cluster.communication_s("push", "server", 5, 1e6, 1e6) == pytest.approx(1e-5 + 4e6 / 1e9)
     assert cluster.communication_s("pull", "server", 3, 1e6, 2e6) == pytest.approx(1e-6 + 2e6 / 1e10)
+
+
+def test_hosts_on_one_machine_share_its_cores():
+    """However many nodes there are: three workers on two cores take 1.5 times as long, each on a node of its own."""
+    hosts = machine.build(described(nodes=64, devices_per_node=1, shared_devices=2))
+    assert (hosts.capacity, hosts.devices) == (64, 2)
+    assert [hosts.oversubscription(workers) for workers in (1, 2, 3, 8)] == [1, 1, 1.5, 4]
+    assert [hosts.busy_ranks(workers) for workers in (1, 2, 8)] == [1, 2, 2]
+    assert hosts.nodes_used(8) == 8
+    # all of it between nodes: a ring of two, 1e-5 s and 1 GB/s
+    assert hosts.communication_s("allreduce", "ring", 2, 1e6) == pytest.approx(2 * (1e-5 + 5e5 / 1e9))
+
+
+def test_a_collective_costs_what_the_step_after_it_takes_longer():
+    """Linear between what was measured, from nothing for nothing, at the last rate beyond; ranks by the nearest."""
+    rows = [{"ranks": 2, "bytes": 1e6, "seconds": 1e-4}, {"ranks": 2, "bytes": 3e6, "seconds": 5e-4}]
+    plain = machine.build(described())
+    toy = machine.build(described(refills=rows))
+    for nbytes, refill_s in ((0, 0.0), (5e5, 5e-5), (1e6, 1e-4), (2e6, 3e-4), (3e6, 5e-4), (6e6, 1e-3)):
+        assert toy.refill_s(2, nbytes) == pytest.approx(refill_s)
+        for op, algorithm in (("allreduce", "ring"), ("mix", "exchange-1"), ("scatter", "direct")):
+            question = (op, algorithm, 4, nbytes, nbytes)
+            assert toy.communication_s(*question) == pytest.approx(
+                plain.communication_s(*question) + refill_s
+            )
+    assert toy.communication_s("allreduce", "ring", 1, 1e6) == 0
+
+
+def test_measured_points_ran_on_the_cluster_of_their_network(tmp_path):
+    assert machine.of_network("loopback") == machine.of_network(None) == "this-host"
+    assert machine.of_network("emulated-100mbit") == "emulated-100mbit"
+    with pytest.raises(machine.NotCalibrated, match="calibrate --network emulated-100mbit"):
+        machine.load("emulated-100mbit", tmp_path)
+    (tmp_path / "calibration").mkdir()
+    for name, values in (
+        ("this-host", described(name="this-host")),
+        ("emulated-100mbit", {"name": "emulated-100mbit", "like": "this-host", "nodes": 9, "shared_devices": 2,
+                              "description": "hosts", "date": "2026-01-31", "hardware": "none", "source": "test"}),
+    ):  # fmt: skip
+        (tmp_path / "calibration" / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    hosts = machine.load("emulated-100mbit", tmp_path)
+    assert (hosts.nodes, hosts.devices, hosts.is_here) == (9, 2, True)
+    assert not machine.build(described()).is_here
+
+
+def test_spark_tasks_are_joined_by_their_own_links():
+    values = described()
+    assert machine.build(values).between_tasks() == machine.build(values)
+    values["links"]["tasks"] = {
+        "latency_s": figure(1e-4),
+        "bandwidth_bytes_per_s": figure(1e8),
+        "per": "device",
+    }
+    table = [{"op": "allreduce", "algorithm": "ring", "ranks": 2, "bytes": 100, "seconds": 1.0}]
+    toy = machine.build(values | {"collectives": table})
+    assert toy.communication_s("allreduce", "ring", 2, 100) == 1.0
+    assert toy.between_tasks().communication_s("allreduce", "ring", 2, 100) == pytest.approx(
+        2 * (1e-4 + 50 / 1e8)
+    )

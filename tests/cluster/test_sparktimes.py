@@ -2,7 +2,7 @@
 
 import pytest
 
-from implementations.cluster import calibrate, sparktimes
+from implementations.cluster import shapes, sparktimes
 from implementations.errors import UserError
 from implementations.point import Point
 
@@ -37,10 +37,10 @@ def test_points_that_show_convergence_are_not_timed():
     point = Point(
         "spark", "spark", "digits", {"name": "fc", "hidden": [8]}, 1, "simulated", 1, variant="model"
     )
-    assert calibrate.timed(point)
-    assert len(calibrate.shapes_of([point])) == 1
+    assert shapes.timed(point)
+    assert len(shapes.of_points([point])) == 1
     from dataclasses import replace
 
     shown = replace(point, gradient_norms=True)
-    assert not calibrate.timed(shown) and not calibrate.shapes_of([shown])
-    assert not calibrate.timed(replace(point, method="layerwise", variant="data"))
+    assert not shapes.timed(shown) and not shapes.of_points([shown])
+    assert not shapes.timed(replace(point, method="layerwise", variant="data"))

@@ -1,25 +1,26 @@
-"""Rows of timings.parquet: times to target, speedups and their bases, and the validation table."""
+"""Rows of timings.parquet: times to target, speedups and their bases."""
 
+import dataclasses
 import math
 import time
 
 import pandas as pd
 import pytest
+import yaml
 
 from implementations.cluster import timemodel
+from implementations.cluster.collectives import Link
 from implementations.errors import UserError
 from implementations.fitted import LOSS_COLUMNS
 from implementations.point import Point
 from implementations.reporting.claims import load_published
 from implementations.timings import (
     COLUMNS,
-    VALIDATION_COLUMNS,
     loss_split,
     timings,
-    validation,
     write_timings,
 )
-from tests.cluster.toys import BATCH, MODEL, PARAMS, events, figure, steps_table, with_links
+from tests.cluster.toys import BATCH, MODEL, PARAMS, described, events, figure, steps_table, with_links
 
 STEP_S = 1e-3 + 1e-5
 
@@ -211,36 +212,6 @@ def test_hundreds_of_runs_on_five_machines_take_seconds(tmp_path):
     assert time.perf_counter() - began < 10
 
 
-def test_validation_sets_measured_beside_predicted(tmp_path):
-    here = with_links(name="this-host", steps=steps_table())
-    per_step = [1.0e-3, 1.2e-3, 1.1e-3, 1.05e-3, 1.4e-3]
-    runs = pd.DataFrame(
-        [
-            run(
-                f"v{i}",
-                tmp_path,
-                repeat=i,
-                evidence="measured",
-                train_s=100 * seconds,
-                experiments=["validation/steps"],
-            )
-            for i, seconds in enumerate(per_step)
-        ]
-        + [run("elsewhere", tmp_path, evidence="measured", train_s=9.0)]
-    )
-    table = validation(runs, timings(runs, tmp_path, [here]))
-    assert list(table.columns) == VALIDATION_COLUMNS
-    assert len(table) == 1
-    row = table.iloc[0]
-    assert (row["measured_s"], row["measured_low_s"], row["measured_high_s"]) == pytest.approx(
-        (1.1e-3, 1.0e-3, 1.4e-3)
-    )
-    assert row["repeats"] == 5
-    assert row["predicted_s"] == pytest.approx(STEP_S)
-    assert row["error"] == pytest.approx(STEP_S / 1.1e-3 - 1)
-    assert validation(runs.iloc[5:], timings(runs, tmp_path, [here])).empty
-
-
 def test_the_lost_efficiency_is_split_into_parts_that_add_up(tmp_path, cluster):
     """One worker does 100 steps; four do 26 instead of 25, each a millisecond slower with both devices busy."""
     runs = pd.DataFrame([
@@ -364,3 +335,35 @@ def test_spark_has_projections_of_its_own(tmp_path, cluster):
     assert timings(pd.DataFrame([run("a", tmp_path)]), tmp_path, [cluster], projected=[point])[
         "run_id"
     ].tolist() == ["a"]
+
+
+def test_a_run_on_emulated_hosts_is_placed_on_its_own_network_alone(tmp_path, cluster, capsys):
+    """Calibrated as like this host: its file is found by the network's name, without being named among clusters."""
+    here = with_links(name="this-host", steps=steps_table())
+    (tmp_path / "calibration").mkdir()
+    hosts = described(name="emulated-10mbit", shared_devices=2, steps=steps_table())
+    (tmp_path / "calibration" / "emulated-10mbit.yaml").write_text(yaml.safe_dump(hosts))
+    runs = pd.DataFrame([
+        run("memory", tmp_path, workers=2, evidence="measured", network="loopback"),
+        run("hosts", tmp_path, workers=2, evidence="measured", network="emulated-10mbit"),
+        run("unknown", tmp_path, workers=2, evidence="measured", network="emulated-20mbit"),
+        run("simulated", tmp_path, workers=2, network="emulated-10mbit"),
+    ])  # fmt: skip
+    table = timings(runs, tmp_path, [here])
+    placed = list(zip(table["run_id"], table["cluster"], strict=True))
+    assert placed == [("memory", "this-host"), ("hosts", "emulated-10mbit"), ("simulated", "this-host")]
+    assert "calibrate --network emulated-20mbit" in capsys.readouterr().err
+
+
+def test_tasks_of_spark_are_joined_by_links_of_their_own(tmp_path):
+    """In place of MPI's table and links."""
+    here = with_links(name="this-host", steps=steps_table(), nodes=1, devices_per_node=4)
+    here = dataclasses.replace(here, tasks=Link(1e-3, 1e9))
+    runs = pd.DataFrame([
+        run("spark", tmp_path, workers=2, method="spark", variant="data", period=1),
+        run("ranks", tmp_path, workers=2, method="data_parallel", period=1),
+    ])  # fmt: skip
+    table = timings(runs, tmp_path, [here]).set_index("run_id")["comm_s"]
+    # a ring of two: two messages of half the payload each
+    assert table["spark"] / 100 == pytest.approx(2 * (1e-3 + 40_000 / 2 / 1e9))
+    assert table["ranks"] < table["spark"]

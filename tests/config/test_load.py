@@ -197,9 +197,45 @@ def test_tier_values_reach_the_points_unless_a_sweep_sets_them(tmp_path):
     }
 
 
-def test_a_device_that_nothing_supports_yet_is_refused(tmp_path):
-    with pytest.raises(UserError, match='device: got "cuda"; allowed: cpu'):
-        load_stub(write(tmp_path, BASE_TIER | {"device": "cuda"}))
+def places(path):
+    return {(point.evidence, point.device, point.transport) for point in load_stub(path).points}
+
+
+def measured(**values):
+    sweep = BASE_EXPERIMENT["sweeps"][0]
+    return sweep | {"name": "real", "evidence": "measured", "set": {"method": "averaging", **values}}
+
+
+def test_a_tiers_gpus_are_for_ranks_and_joined_by_torch(tmp_path):
+    sweeps = [*BASE_EXPERIMENT["sweeps"], measured()]
+    path = write(tmp_path, BASE_TIER | {"device": "cuda"}, one=BASE_EXPERIMENT | {"sweeps": sweeps})
+    assert places(path) == {("simulated", "cpu", "mpi"), ("measured", "cuda", "torch")}
+
+
+def test_the_transport_is_a_points_own_and_counts_in_its_id_when_it_is_not_mpi(tmp_path):
+    path = write(tmp_path, one=BASE_EXPERIMENT | {"sweeps": [measured(transport="torch")]})
+    assert places(path) == {("measured", "cpu", "torch")}
+    over_torch = {point.run_id for point in load_stub(path).points}
+    over_mpi = {
+        p.run_id for p in load_stub(write(tmp_path, one=BASE_EXPERIMENT | {"sweeps": [measured()]})).points
+    }
+    named = write(tmp_path, one=BASE_EXPERIMENT | {"sweeps": [measured(transport="mpi")]})
+    assert not over_torch & over_mpi
+    assert {point.run_id for point in load_stub(named).points} == over_mpi
+
+
+@pytest.mark.parametrize(
+    ("evidence", "values", "told"),
+    [
+        ("simulated", {"device": "cuda"}, "device: got cuda; allowed: cpu with evidence simulated"),
+        ("simulated", {"transport": "torch"}, "transport: got torch; allowed: mpi with evidence simulated"),
+        ("measured", {"device": "cuda", "transport": "mpi"}, "transport: got mpi with device cuda"),
+    ],
+)
+def test_what_has_no_ranks_has_neither_gpus_nor_transport(tmp_path, evidence, values, told):
+    sweep = measured(**values) | {"evidence": evidence}
+    with pytest.raises(UserError, match=told):
+        load_stub(write(tmp_path, one=BASE_EXPERIMENT | {"sweeps": [sweep]}))
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path):

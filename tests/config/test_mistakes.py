@@ -54,6 +54,8 @@ CASES = [
     ((*SWEEP, "set", "skew"), 0, "sweeps[0].set.skew", "number or null > 0"),
     ((*SWEEP, "set", "memory_limit_bytes"), 0, "sweeps[0].set.memory_limit_bytes", "integer or null >= 1"),
     ((*SWEEP, "set", "memory_limit_bytes"), 1e6, "sweeps[0].set.memory_limit_bytes", "integer or null >= 1"),
+    ((*SWEEP, "set", "nodes"), 64, "sweeps[0].set.nodes", "a projected point whose time a trace tells"),
+    ((*SWEEP, "set", "nodes"), 0, "sweeps[0].set.nodes", "integer or null >= 1"),
     ((*SWEEP, "set", "data_size"), 60000, "sweeps[0].set.data_size", "at most 54000"),
     ((*SWEEP, "set", "data_size"), 32, "defaults.minibatch", "at most 8"),
     ((*SWEEP, "set", "algorithm"), "carrier pigeon", "sweeps[0].set.algorithm", "library | ring"),
@@ -155,6 +157,37 @@ def test_a_licensed_data_set_is_no_argument_of_train(tmp_path):
     values = {"method": "sequential", "dataset": "sold", "model": "fc-8", "workers": 1}
     with pytest.raises(UserError, match="arguments: dataset: got sold; allowed: for evidence measured"):
         point_from_arguments(load_stub(write(tmp_path)), values, CATALOG)
+
+
+@pytest.mark.parametrize("evidence", ["measured", "simulated"])
+def test_measured_points_on_emulated_hosts_name_a_rate(tmp_path, evidence):
+    content = one_sweep(set={"method": "averaging", "workers": 2, "network": "emulated-1gbit"})
+    content["sweeps"][0]["evidence"] = evidence
+    path = write(tmp_path, one=content)
+    if evidence == "simulated":  # there the name says nothing
+        assert load_stub(path).points
+        return
+    (line,) = problems_of(path)
+    assert "sweeps[0].set.network" in line and "emulated-NUMBERmbit" in line
+
+
+def test_spark_on_emulated_hosts_is_a_standalone_cluster(tmp_path):
+    """Executors of one Java process, or of a driver's choosing, cannot each be on a host."""
+    values = {
+        "method": "spark",
+        "dataset": "digits",
+        "model": "fc-8",
+        "workers": 2,
+        "minibatch": 8,
+        "data_size": 64,
+    }
+    own = values | {"network": "emulated-100mbit", "cluster": "standalone"}
+    settings = load_stub(write(tmp_path))
+    assert point_from_arguments(settings, own).network == "emulated-100mbit"
+    with pytest.raises(
+        UserError, match=r"cluster: got local with network emulated-100mbit; allowed: standalone"
+    ):
+        point_from_arguments(settings, own | {"cluster": "local"})
 
 
 def test_a_projected_point_names_a_cluster_of_the_tier(tmp_path):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from implementations.ist.partition import (
     Layout,
-    block_counts,
     block_shape,
+    blocks_of,
     draw,
     group_sizes,
     storage_label,
@@ -109,6 +109,18 @@ def net_of(*widths):
         for kind in "gs":
             shapes[f"{kind}{layer}"], axes[f"{kind}{layer}"] = (widths[layer],), (labels[layer],)
     return Layout(shapes, axes, dict(zip(labels[1:-1], widths[1:-1])), {})
+
+
+def block_counts(layout, groups, stores):
+    """[storing worker][subnet], from the pairs that meet."""
+    found = blocks_of(layout, groups, stores)
+    counts = np.zeros((len(groups), len(groups)), dtype=np.int64)
+    counts[found.source, found.worker] = found.values
+    assert (found.values > 0).all() and len({*zip(found.source, found.worker)}) == len(found.values)
+    assert found.of_sources().tolist() == counts.sum(1).tolist()
+    assert found.of_workers().tolist() == counts.sum(0).tolist()
+    assert found.sent == counts.sum() - counts.trace()
+    return counts
 
 
 @pytest.mark.parametrize("server", ["central", "partitioned"])

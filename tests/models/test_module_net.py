@@ -72,9 +72,9 @@ def test_loss_and_gradient_are_torchs_for_every_worker(make, workers):
     for _ in range(2):  # nor what the step before left
         torch.manual_seed(1)
         loss = net.loss_and_grad(x_wbi, y_wb)
-    torch.manual_seed(1)
     losses = []
     for worker in range(workers):
+        torch.manual_seed(1)  # each draws as it would in a process of its own
         module = net.to_module(worker)
         expected = F.cross_entropy(module(x_wbi[worker].view(-1, *SAMPLE)), y_wb[worker])
         expected.backward()

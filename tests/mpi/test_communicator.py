@@ -14,7 +14,7 @@ from implementations.cluster.ledger import Ledger
 from implementations.cluster.mixing import PAIRWISE, partners
 from implementations.cluster.mpi import MpiCommunicator, MpiLinks
 from implementations.cluster.simulated import SimulatedCommunicator
-from implementations.cluster.volume import ALGORITHMS, chunk_sizes, sent_bytes
+from implementations.cluster.volume import ALGORITHMS, BY_SIZE, chunk_sizes, sent_bytes
 from implementations.errors import UserError
 
 WORLD = MPI.COMM_WORLD
@@ -23,7 +23,7 @@ SIZE, RANK = WORLD.size, WORLD.rank
 MANY = 3 * SIZE + 1
 KINDS = ("real", "simulated")
 FITTING = [name for name in ALGORITHMS if name != "butterfly" or SIZE & (SIZE - 1) == 0]
-NAMED = [name for name in FITTING if name != "library"]
+NAMED = [name for name in FITTING if name not in BY_SIZE]
 
 pytestmark = pytest.mark.mpi
 

@@ -12,7 +12,7 @@ from implementations.reporting import figures, tables
 from implementations.reporting.figures import conditions, lines, quality, recipes, speedup, style
 from implementations.reporting.figures import speech as speech_errors
 from implementations.reporting.figures.algorithms import algorithms_figure
-from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
+from implementations.reporting.figures.timesplit import time_split_figure
 from implementations.reporting.tables import PARTS, SAME_CODE, speedup_table
 from implementations.reporting.wordtable import wer_table
 from tests.reporting import synthetic
@@ -34,7 +34,6 @@ def every_figure(runs, timings, tmp_path_factory):
         runs,
         timings,
         synthetic.published(),
-        synthetic.validation(),
         tmp_path_factory.mktemp("none"),
         "averaging",
     )
@@ -272,15 +271,6 @@ def test_curves_leave_out_seconds_that_mean_nothing(runs, tmp_path):
     assert set(data["panel"]) == {"seconds", "bytes"}
 
 
-def test_predicted_against_measured():
-    given = synthetic.validation()
-    drawn = validation_figure(given, "averaging")
-    points = np.concatenate([c.lines[0].get_xydata() for c in drawn.figure.axes[0].containers])
-    expected = given[["measured_s", "predicted_s"]].to_numpy() * 1e3
-    assert np.allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
-    assert "14 %" in drawn.caption
-
-
 SPEECH = ("workers", "rates", "init", "period", "drift", "schedule", "minibatch", "mixing", "rule", "content",
           "scaling", "ranks")  # fmt: skip
 
@@ -390,9 +380,7 @@ def test_the_smoke_tier_alone_fills_the_figures(tmp_path):
             for m in ("data_parallel", "averaging") for e, w in (("measured", 1), ("measured", 2), ("simulated", 1),
                                                                  ("simulated", 4), ("simulated", 16))]  # fmt: skip
     runs = synthetic.runs(rows)
-    drawn = figures.paper_figures(
-        runs, synthetic.timings(runs), synthetic.published(), None, tmp_path, "averaging"
-    )
+    drawn = figures.paper_figures(runs, synthetic.timings(runs), synthetic.published(), tmp_path, "averaging")
     data = next(figure for figure in drawn if figure.name == "speedup").data
     assert {"measured", "simulated", "published"} <= set(data["evidence"])
     assert (data.loc[data["evidence"] == "measured", "base"] == SAME_CODE).all()
@@ -626,13 +614,11 @@ def test_generated_speech_is_named_in_every_caption(tmp_path):
     assert len(drawn) == len(SPEECH)
     assert all("generated_words (generated speech)" in figure.caption for figure in drawn)
     others = figures.paper_figures(
-        runs, synthetic.timings(runs), synthetic.published(), None, tmp_path, "averaging"
+        runs, synthetic.timings(runs), synthetic.published(), tmp_path, "averaging"
     )
     assert {"speedup", "period", "sizes_accuracy"} <= {figure.name for figure in others}
     for figure in others:
-        assert figure.name == "validation" or "generated_words (generated speech)" in figure.caption, (
-            figure.name
-        )
+        assert "generated_words (generated speech)" in figure.caption, figure.name
 
 
 def test_each_corpus_has_its_figures(speech, tmp_path):
@@ -711,9 +697,7 @@ def test_the_period_of_speech_is_shown_at_the_main_rate_alone():
     ]
     rows += [synthetic.speech_record(workers=16, seed=s, lr=0.08) for s in range(2)]
     frame = synthetic.runs(rows)
-    drawn = figures.paper_figures(
-        frame, synthetic.timings(frame), synthetic.published(), None, None, "averaging"
-    )
+    drawn = figures.paper_figures(frame, synthetic.timings(frame), synthetic.published(), None, "averaging")
     period = next(one for one in drawn if one.name == "period")
     ten = frame[(frame["sync_period"] == 10) & (frame["lr"] == 0.32)]
     assert float(rows_of(period.data, sync_period=10)["mean"].iloc[0]) == pytest.approx(ten["wer"].mean())

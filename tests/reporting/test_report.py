@@ -407,7 +407,7 @@ def test_the_summary_names_what_failed_and_fails(made):
 
 @pytest.mark.parametrize(
     "status, code",
-    [("ok", 0), ("diverged", 0), ("target_missed", 0), ("skipped", 1), ("failed", 1), ("timeout", 1)],
+    [("ok", 0), ("diverged", 0), ("target_missed", 0), ("skipped", 0), ("failed", 1), ("timeout", 1)],
 )
 def test_the_exit_code(tmp_path, status, code):
     pq.write_table(to_table([synthetic.record(status=status)]), tmp_path / "runs.parquet")

@@ -89,6 +89,7 @@ def main() -> int:
     for option in ("configfile", "batch", "manifest", "out", "runs", "timings", "plans", "paper", "outcome"):
         parser.add_argument(f"--{option}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--examples", action="store_true")
     parser.add_argument("--partial", action="store_true")
     args = parser.parse_args()
     if args.verb == "prepare":

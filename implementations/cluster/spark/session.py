@@ -10,11 +10,12 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from implementations.cluster.hosts.plan import DRIVER, Host
 from implementations.cluster.spark import gateway, java, setup, standalone
 from implementations.errors import UserError
 from implementations.lifeline import Guard
@@ -90,7 +91,9 @@ def current() -> Session:
     return _current
 
 
-def start(workers: int, cluster: str, settings: Mapping[str, Any] | None = None) -> Session:
+def start(
+    workers: int, cluster: str, settings: Mapping[str, Any] | None = None, hosts: Sequence[Host] = ()
+) -> Session:
     """Start a session that can run ``workers`` tasks at once, each of one thread.
 
     Args:
@@ -98,6 +101,7 @@ def start(workers: int, cluster: str, settings: Mapping[str, Any] | None = None)
         cluster: local (threads of one JVM), local_cluster (executors of their own), standalone (master and worker
             processes as well), or given (the master that ``settings`` names).
         settings: any of ``SETTINGS``, as in a tier's ``spark``.
+        hosts: emulated ones for the processes of a standalone cluster, and for this one, which runs on its own there.
 
     Raises UserError, in one line, where there is no Java to run it, a port is taken, a master cannot be reached or has
     too few slots, or it takes more than ``start_limit_s``.
@@ -112,23 +116,27 @@ def start(workers: int, cluster: str, settings: Mapping[str, Any] | None = None)
     _check_ports(values["properties"])
     if cluster == "given":
         _check_reach(values["master"])
+    address = next((host.address for host in hosts if host.role == DRIVER), setup.LOOPBACK)
     folder = Path(tempfile.mkdtemp(prefix="paratrain-spark-"))
     guard = Guard(folder)
     try:
         home = setup.spark_home(folder)
-        environment = setup.environment(found.home_for(folder), home, folder, own=cluster != "given")
+        environment = setup.environment(
+            found.home_for(folder), home, folder, own=cluster != "given", address=address
+        )
         memory_mb = values["executor_memory_mb"]
         if cluster == "local":
             master = f"local[{workers},4]"  # tries of a task, as elsewhere; alone it would have one
         elif cluster == "local_cluster":
             master = f"local-cluster[{workers},1,{memory_mb}]"
         elif cluster == "standalone":
-            master = standalone.start(workers, memory_mb, home, environment, folder, guard, until)
+            master = standalone.start(workers, memory_mb, home, environment, folder, guard, until, hosts)
         elif cluster == "given":
             master = values["master"]
         else:
             raise UserError(f"cluster {cluster!r}: allowed: local, local_cluster, standalone, given")
-        properties = setup.properties(workers, cluster, values, folder, environment) | values["properties"]
+        properties = setup.properties(workers, cluster, values, folder, environment, address)
+        properties |= values["properties"]
         context = gateway.start(master, properties, environment, guard, folder, until)
         slots_until = min(until, time.monotonic() + SLOTS_LIMIT_S) if cluster == "given" else until
         _await_slots(context, workers, master, slots_until)

@@ -37,8 +37,18 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
-def environment(java_home: Path, home: Path, folder: Path, own: bool) -> dict[str, str]:
-    """The environment of Java's processes; ``own``: a cluster on this machine, to which no other set-up applies."""
+def addresses(address: str) -> dict[str, str]:
+    """Variables by which a process of Spark is reached at an address."""
+    return {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_HOSTNAME": address}
+
+
+def environment(
+    java_home: Path, home: Path, folder: Path, own: bool, address: str = LOOPBACK
+) -> dict[str, str]:
+    """The environment of Java's processes; ``own``: a cluster on this machine, to which no other set-up applies.
+
+    ``address``: the driver's, in such a cluster.
+    """
     environment = rank_environment(1)
     for name in list(environment):
         if name.startswith("PYSPARK_") or (own and name.startswith("SPARK_")):
@@ -51,8 +61,7 @@ def environment(java_home: Path, home: Path, folder: Path, own: bool) -> dict[st
     if own:
         environment |= {
             "SPARK_CONF_DIR": str(configuration),
-            "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_LOCAL_HOSTNAME": LOOPBACK,
+            **addresses(address),
             "SPARK_LOCAL_DIRS": str(folder),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{_java_options(folder)} -XX:+UseSerialGC -Dspark.master.rest.enabled=false",
@@ -66,9 +75,14 @@ def _java_options(folder: Path) -> str:
 
 
 def properties(
-    workers: int, cluster: str, values: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+    workers: int,
+    cluster: str,
+    values: Mapping[str, Any],
+    folder: Path,
+    environment: Mapping[str, str],
+    address: str = LOOPBACK,
 ) -> dict[str, Any]:
-    """Spark's own settings."""
+    """Spark's own settings. ``address``: the driver's, in a cluster on this machine."""
     found = {
         "spark.app.name": "paratrain",
         "spark.ui.enabled": "false",
@@ -98,8 +112,8 @@ def properties(
     }
     if cluster != "given":
         found |= {
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": address,
+            "spark.driver.bindAddress": address,
             "spark.executor.extraJavaOptions": _java_options(folder),
             # A process that dies closes its connections; silence only means that this machine is busy.
             "spark.network.timeout": "600s",

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from implementations.cluster.interfaces import interface_towards
 from implementations.cluster.spark.session import Session
 from implementations.errors import UserError
 
@@ -245,7 +246,7 @@ def _join(meeting: _Meeting, store: Store, rank: int) -> None:
     torch.set_num_threads(meeting.threads)
     with contextlib.suppress(RuntimeError):  # a process that Spark uses again has it set
         torch.set_num_interop_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = _interface_towards(meeting.host, meeting.port)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(meeting.host, meeting.port)
     dist.init_process_group(
         "gloo",
         store=store,
@@ -253,19 +254,6 @@ def _join(meeting: _Meeting, store: Store, rank: int) -> None:
         world_size=meeting.workers,
         timeout=datetime.timedelta(seconds=meeting.limit_s),
     )
-
-
-def _interface_towards(host: str, port: int) -> str:
-    """The network interface by which this machine reaches the driver: the loopback where that is itself."""
-    import psutil
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))  # sends nothing
-        address = probe.getsockname()[0]
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == address for one in addresses):
-            return name
-    raise UserError(f"no network interface has the address {address}, by which the driver {host} is reached")
 
 
 @contextlib.contextmanager

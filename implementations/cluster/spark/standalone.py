@@ -1,12 +1,17 @@
-"""A standalone cluster on this machine: one master and worker processes of one core each, on the loopback."""
+"""A standalone cluster on this machine: one master and worker processes of one core each.
+
+They are reached by the loopback, or run on emulated hosts, each on one of its own.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from implementations.cluster.hosts.plan import DRIVER, MASTER, Host, inside
+from implementations.cluster.spark import setup
 from implementations.errors import UserError
 from implementations.lifeline import Guard
 
@@ -25,6 +30,7 @@ def start(
     folder: Path,
     guard: Guard,
     until: float,
+    hosts: Sequence[Host] = (),
 ) -> str:
     """Start master and workers; returns the master's URL as soon as it answers, before workers have registered.
 
@@ -36,31 +42,31 @@ def start(
         folder: for logs and working folders.
         guard: what ends them.
         until: when to give up, on ``time.monotonic``'s clock.
+        hosts: emulated ones, of workers, driver and master; none: all on the loopback.
 
     Raises UserError when no master has come up by then.
     """
     spark_class = str(home / "bin" / "spark-class")
+    master = next((host for host in hosts if host.role == MASTER), None)
+    theirs = [host for host in hosts if host.role not in (DRIVER, MASTER)] or [None] * workers
+
+    def launch(host: Host | None, program: str, words: list[str], log: Path) -> None:
+        address = host.address if host else setup.LOOPBACK
+        command = [spark_class, program, "--host", address, "--webui-port", "0", *words]
+        guard.start(
+            inside(host.namespace, command) if host else command,
+            {**environment, **setup.addresses(address)},
+            log,
+        )
+
     log = folder / "master.log"
-    guard.start(
-        [spark_class, _MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"], environment, log
-    )
+    launch(master, _MASTER, ["--port", "0"], log)
     url = _address(log, until)
-    words = [
-        "--host",
-        "127.0.0.1",
-        "--cores",
-        "1",
-        "--memory",
-        f"{memory_mb + _WORKER_ROOM_MB}m",
-        "--webui-port",
-        "0",
-    ]
-    for number in range(workers):
+    for number, host in enumerate(theirs):
         work = folder / f"worker{number}"
         work.mkdir()
-        guard.start(
-            [spark_class, _WORKER, *words, "--work-dir", str(work), url], environment, work / "worker.log"
-        )
+        words = ["--cores", "1", "--memory", f"{memory_mb + _WORKER_ROOM_MB}m", "--work-dir", str(work), url]
+        launch(host, _WORKER, words, work / "worker.log")
     return url
 
 

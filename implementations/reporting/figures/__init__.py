@@ -32,7 +32,7 @@ from implementations.reporting.figures.speech import (
 )
 from implementations.reporting.figures.speedup import clusters_figure, speedup_figure
 from implementations.reporting.figures.suite import suite_figures
-from implementations.reporting.figures.timesplit import time_split_figure, validation_figure
+from implementations.reporting.figures.timesplit import time_split_figure
 from implementations.reporting.files import write_whole
 from implementations.reporting.grouping import most_frequent
 from implementations.reporting.rows import as_timings
@@ -97,7 +97,7 @@ def make_figures(
             own = results[results["paper"] == paper]
             made = spark_figures(own, timings, projected, published, results_dir, paper, tier)
         else:
-            made = paper_figures(results, timings, published, validation, results_dir, paper, tier, losses)
+            made = paper_figures(results, timings, published, results_dir, paper, tier, losses)
             made += speech_figures(runs, errors, published, results_dir, paper, tier)
         for drawn in made:
             files = style.save(drawn, Path(out_dir) / paper)
@@ -110,7 +110,6 @@ def paper_figures(
     runs: pd.DataFrame,
     timings: pd.DataFrame,
     published: pd.DataFrame,
-    validation: pd.DataFrame | None,
     results_dir: Path,
     paper: str,
     tier: str | None = None,
@@ -149,7 +148,6 @@ def paper_figures(
     drawn += [
         algorithms_figure(every[in_experiment(every, "algorithms")], paper, tier),
         *sizes_figures(every[in_experiment(every, "sizes", "speech_sizes")], timings, paper, tier=tier),
-        validation_figure(validation, paper, tier),
         loss_figure(numbers, losses, paper, tier),
     ]
     return [figure for figure in drawn if figure is not None]

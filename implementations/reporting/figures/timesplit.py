@@ -1,4 +1,4 @@
-"""Where the measured seconds went, and how well the time model predicts them."""
+"""Where the measured seconds went."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pandas as pd
 from implementations.reporting.columns import is_true
 from implementations.reporting.figures import style
 from implementations.reporting.tables import PARTS, command_for, time_split_table
-
-BAND = 0.10  # errors within it are what the time model aims at
 
 
 def time_split_figure(runs: pd.DataFrame, paper: str, tier: str | None = None) -> style.Drawn:
@@ -96,91 +94,3 @@ def _bar_label(row: dict, settings: list[str]) -> str:
 def _strategy(row: dict, known: dict[str, str]) -> str | None:
     """What ``known`` has for the strategy of a layer-wise run; None of other methods."""
     return known.get(str(row["variant"])) if row["method"] == "layerwise" else None
-
-
-def validation_figure(validation: pd.DataFrame | None, paper: str, tier: str | None = None) -> style.Drawn:
-    """Predicted against measured seconds of a step, with the line of equality and a band of 10 %.
-
-    ``validation``: columns measured_s, measured_low_s, measured_high_s, predicted_s, error, method, model, workers.
-    """
-    columns = [
-        "group",
-        "method",
-        "model",
-        "workers",
-        "measured_s",
-        "measured_low_s",
-        "measured_high_s",
-        "predicted_s",
-        "error",
-    ]
-    given = pd.DataFrame(columns=columns) if validation is None or not len(validation) else validation
-    data = given[given["predicted_s"].notna() & given["measured_s"].notna()].reset_index(drop=True)
-    figure, grid = style.new_figure(5.2, 5.0)
-    axes = grid[0, 0]
-    with matplotlib.rc_context(style.RC):
-        if len(data):
-            seconds = np.concatenate([data["measured_s"], data["predicted_s"]]).astype(float) * 1e3
-            ends = np.array([seconds.min() / 2.5, seconds.max() * 1.5])
-            axes.fill_between(
-                ends, ends * (1 - BAND), ends * (1 + BAND), color="#E4E4E4", label=f"within {BAND:.0%}"
-            )
-            axes.plot(ends, ends, color="#888888", linewidth=1.0, label="equal")
-            marks = dict(zip(sorted(set(data["workers"])), "o^v<>P", strict=False))
-            several = data["method"].nunique() > 1
-            for (method, workers), rows in data.groupby(["method", "workers"], sort=True):
-                x = rows["measured_s"].astype(float) * 1e3
-                spread = (x - rows["measured_low_s"] * 1e3, rows["measured_high_s"] * 1e3 - x)
-                axes.errorbar(
-                    x,
-                    rows["predicted_s"].astype(float) * 1e3,
-                    xerr=np.abs(np.array(spread, dtype=float)),
-                    fmt=marks.get(workers, "P"),
-                    color=style.colour(method),
-                    linewidth=1.2,
-                    label=f"{style.label(method)}, {workers} rank{'s' if workers > 1 else ''}",
-                )
-                if several or workers != min(data["workers"]):
-                    continue
-                for place, model in zip(
-                    zip(x, rows["predicted_s"] * 1e3, strict=True), rows["model"], strict=True
-                ):
-                    axes.annotate(
-                        model,
-                        place,
-                        (-7, 3),
-                        textcoords="offset points",
-                        ha="right",
-                        fontsize=style.SMALLEST_FONT,
-                    )
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            for axis in (axes.xaxis, axes.yaxis):
-                style.plain_log_axis(axis, (1, 2, 5))
-            axes.set_xlim(*ends)
-            axes.set_ylim(*ends)
-        else:
-            style.say_empty(axes, "no predicted steps yet")
-        axes.set_xlabel("measured step (ms)")
-        axes.set_ylabel("step by the time model (ms)")
-        axes.set_title("Time model against measurement", fontweight="bold")
-    style.legend_below(figure, axes)
-    worst = f" Largest error: {100 * data['error'].abs().max():.0f} %." if len(data) else ""
-    return style.Drawn(
-        name="validation",
-        title="Time model against measurement",
-        caption=(
-            "Evidence: across, measured (median of repeats, bars from least to greatest); up, the time model as "
-            "calibrated on this machine, without these points." + worst
-        ),
-        alt="; ".join(
-            f"{row['model']}, {int(row['workers'])} ranks: measured {1e3 * row['measured_s']:.3g} ms, "
-            f"error {100 * row['error']:+.0f} %"
-            for row in data.to_dict("records")
-        )
-        or "Empty plot: there are no predicted steps yet.",
-        figure=figure,
-        data=data,
-        command=command_for(paper, tier),
-        paper=paper,
-    )

@@ -24,8 +24,9 @@ def tables(context: Context) -> dict[str, pd.DataFrame]:
 
 
 def sentences(tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """What the tables say, part by part."""
-    return [sentence for part in PARTS for sentence in part.sentences(tables)]
+    """What the tables say, part by part; of a part without rows, whose files may be missing, nothing."""
+    told = [part for part in PARTS if any(len(tables[name]) for name in part.TITLES)]
+    return [sentence for part in told for sentence in part.sentences(tables)]
 
 
 __all__ = ["PAPER", "PARTS", "TITLES", "Context", "sentences", "tables"]
