@@ -29,7 +29,7 @@ from benchmarks import subnets
 from benchmarks.alone import RESULTS, point_of, train_s
 from benchmarks.speech import DATASET, HIDDEN
 from benchmarks.statistics import compare
-from implementations import data, holding
+from implementations import data, holding, host
 from implementations.clock import Clock
 from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.ledger import Ledger
@@ -248,19 +248,19 @@ def subnet_memory(server: str) -> list[dict[str, Any]]:
     with _noise(WIDE_FEATURES, WIDE_CLASSES, point.data_size) as results:
         _ours(net([WORLD.size, WORLD.size]), results)  # brings in the code, which is no state
         peaks = {}
-        has_peaks = subnets.restart_peak()
+        has_peaks = host.restart_peak()
         run = _run(point, results)
         before = run._resident_before
         if has_peaks:
-            peaks["most in building"] = subnets.peak_resident_bytes() - before
-            subnets.restart_peak()
+            peaks["most in building"] = host.peak_resident_bytes() - before
+            host.restart_peak()
         local = [
             subnets.resident_bytes() - before
             for progress in run.method.train(run.training)
             if progress.step % WIDE_PERIOD not in (0, 1)
         ]
         if has_peaks:
-            peaks["most in training"] = subnets.peak_resident_bytes() - before
+            peaks["most in training"] = host.peak_resident_bytes() - before
     dry = holding.dry(point, WIDE_FEATURES, WIDE_CLASSES, BookedCommunicator(WORLD.size, Ledger()))
     should = dry.state_bytes(point)
     if server == "central" and WORLD.rank:

@@ -127,21 +127,6 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
-def restart_peak() -> bool:
-    """Have ``peak_resident_bytes`` begin at what is resident now; False where the system does not offer it."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def peak_resident_bytes() -> int:
-    """The most that was resident since ``restart_peak``."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-
-
 BENCHMARKS: dict[str, Callable[[], list[dict[str, Any]]]] = {"subnet_step": subnet_step}
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from implementations import registry
 from implementations.models import BUILDERS
+from implementations.point import Point
 
 _PACKAGE = Path(__file__).parent
 _SESSIONS = "implementations.cluster.spark"
@@ -38,6 +39,11 @@ def code_hash(method: str, evidence: str, model: str = "fc", path: str | None = 
     if path is not None:
         digest.update(own_code_hash(path).encode())
     return digest.hexdigest()[:16]
+
+
+def code_kind(point: Point) -> tuple[str, str, str, str | None]:
+    """What of a point decides which code it runs: the arguments of ``code_hash``."""
+    return point.method, point.evidence, point.model["name"], point.model.get("path")
 
 
 def own_code_hash(path: str) -> str:

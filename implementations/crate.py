@@ -10,7 +10,7 @@ import hashlib
 import json
 import mimetypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ import yaml
 
 from implementations import host
 from implementations.config import Settings
+from implementations.data.summary import sha256
 from implementations.errors import UserError
+from implementations.record import outcome_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES = {
@@ -125,11 +127,6 @@ def write(results: Path, reports: Path, settings: Settings, out: Path) -> Path:
     return out
 
 
-def sha256(content: bytes) -> str:
-    """The hash that each file of a crate has."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def _runs(results: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(results / "runs.parquet")
@@ -172,32 +169,22 @@ def _used(settings: Settings) -> Iterator[tuple[str, Path]]:
 
 def _made(results: Path, reports: Path, runs: pd.DataFrame) -> Iterator[tuple[str, Path]]:
     """The files that the run left, by their name in the crate."""
-    for path in _files(results, results.iterdir()):
+    for path in outcome_files(results, _KINDS, _LEFT_OUT):
         yield f"results/{path.relative_to(results)}", path
     for run_id in sorted(runs["run_id"]):
         for name in _OF_A_RUN:
             path = results / "runs" / run_id / name
             if path.is_file():
                 yield f"results/runs/{run_id}/{name}", path
-    inside = [reports / name for name in ("report.html", "tables", "figures")]
-    for path in _files(reports, filter(Path.exists, inside)):
+    drawn = [path for name in ("tables", "figures") for path in outcome_files(reports / name, _KINDS)]
+    for path in (reports / "report.html", *drawn):
         yield f"reports/{path.relative_to(reports)}", path
-
-
-def _files(top: Path, places: Iterable[Path]) -> Iterator[Path]:
-    for place in sorted(places):
-        if place.name in _LEFT_OUT and place.parent == top:
-            continue
-        for path in [place] if place.is_file() else sorted(place.rglob("*")):
-            hidden = any(part.startswith(".") for part in path.relative_to(top).parts)
-            if path.is_file() and path.suffix in _KINDS and not hidden:
-                yield path
 
 
 def _facts(name: str, path: Path) -> dict[str, Any]:
     """What the crate says of a file."""
     kind = _TYPES.get(path.suffix) or mimetypes.guess_type(name)[0] or "text/plain"
-    facts = {"name": name, "encodingFormat": kind, "sha256": sha256(path.read_bytes())}
+    facts = {"name": name, "encodingFormat": kind, "sha256": sha256(path)}
     facts["contentSize"] = str(path.stat().st_size)
     return facts | ({"description": _ABOUT[name]} if name in _ABOUT else {})
 
@@ -241,6 +228,10 @@ def _add_text(crate: Any, name: str, content: bytes) -> Any:
     """A file of the crate that lies nowhere else."""
     from io import BytesIO
 
-    facts = {"name": name, "encodingFormat": "application/json", "sha256": sha256(content)}
+    facts = {
+        "name": name,
+        "encodingFormat": "application/json",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
     facts |= {"contentSize": str(len(content)), "description": _ABOUT[name]}
     return crate.add_file(BytesIO(content), name, properties=facts)

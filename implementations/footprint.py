@@ -15,7 +15,6 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -160,28 +159,13 @@ class Peak:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
         self._before = psutil.Process().memory_info().rss
-        self._kept = _forget_peak()
+        self._kept = host.restart_peak()
 
     @property
     def grown_bytes(self) -> int | None:
         """Bytes; None where the system does not tell."""
-        if not self._kept:
-            return None
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            line = next(
-                line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
-            )
-            return max(0, int(line.split()[1]) * 1024 - self._before)
-        return None
-
-
-def _forget_peak() -> bool:
-    """Have Linux count the peak of this process's memory anew."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
+        peak = host.peak_resident_bytes() if self._kept else None
+        return None if peak is None else max(0, peak - self._before)
 
 
 def _step_bytes(model: dict[str, Any], dataset: DataSet, minibatch: int) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,19 @@ def next_attempt(results: Path, run_id: str) -> int | None:
     except (OSError, UserError):
         return None
     return values["attempts"] + (values["status"] not in FINISHED)
+
+
+def outcome_files(top: Path, kinds: Collection[str], left_out: Collection[str] = ()) -> list[Path]:
+    """The files below ``top`` with these endings, in order; hidden ones aside, and folders of ``top`` left out."""
+    places = [place for place in top.iterdir() if place.name not in left_out] if top.is_dir() else []
+    paths = [path for place in places for path in (place, *place.rglob("*"))]
+    return sorted(
+        path
+        for path in paths
+        if path.suffix in kinds
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(top).parts)
+    )
 
 
 def write_text(path: Path, text: str) -> None:

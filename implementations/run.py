@@ -25,7 +25,7 @@ from implementations.cluster import leftovers
 from implementations.cluster.hosts import network, ranks
 from implementations.cluster.hosts.plan import DRIVER, MASTER, inside, is_emulated, rate_of, worker_roles
 from implementations.cluster.launcher import find_launcher, launcher_kind, mpi_command, rank_environment
-from implementations.codehash import code_hash
+from implementations.codehash import code_hash, code_kind
 from implementations.data.summary import find_fault, read_summary
 from implementations.errors import UserError
 from implementations.point import Point
@@ -63,7 +63,7 @@ def run_points(points: Sequence[Point], job: Job, bar: Bar) -> dict[str, str]:
 
 def point_code_hash(point: Point) -> str:
     """The hash of the code that the point runs."""
-    return code_hash(point.method, point.evidence, point.model["name"], point.model.get("path"))
+    return code_hash(*code_kind(point))
 
 
 def _finished(point: Point, results: Path) -> bool:
@@ -131,9 +131,8 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
         return _watch(process, points, entries, job, bar)
 
 
-@contextlib.contextmanager
-def _hosts(point: Point, job: Job) -> Iterator[network.Network]:
-    """Emulated hosts, one for each worker; Spark's driver and master have their own."""
+def _hosts(point: Point, job: Job) -> contextlib.AbstractContextManager[network.Network]:
+    """Emulated hosts for a block, one for each worker; Spark's driver and master have their own."""
     roles = worker_roles(point.workers)
     if session_of(point):
         roles += (DRIVER, MASTER)
@@ -141,8 +140,7 @@ def _hosts(point: Point, job: Job) -> Iterator[network.Network]:
         raise network.Unavailable(
             f"MPI launcher of kind {kind}: on emulated hosts ranks are started by one of {', '.join(ranks.KINDS)}"
         )
-    with network.up(roles, rate_of(point.network)) as hosts:
-        yield hosts
+    return network.up(roles, rate_of(point.network))
 
 
 def session_of(point: Point) -> str | None:

@@ -7,7 +7,7 @@ import fake_gpu
 import pytest
 import torch
 import torch.distributed as dist
-from training_runs import METHODS, point_of, trained, whole_model
+from training_runs import METHODS, Killed, kill_after, point_of, trained, whole_model
 
 from implementations import devices, models
 from implementations.clock import Clock
@@ -139,18 +139,11 @@ def test_the_device_draws_no_first_weights(gpu):
 def test_a_checkpoint_from_there(changes, results, gpu, alone):
     """Is read into CPU memory, and goes from there to the device: a rank may take another GPU the next time."""
 
-    class Killed(Exception):
-        pass
-
-    def kill(done, total):
-        if done > 20:
-            raise Killed
-
     point = on_gpu(measured("averaging", checkpoint_s=0.0, data_size=160, seed=21, **changes))
     straight = trained(point, results, DistributedCommunicator)
     straight.checkpoints.clear()
     with pytest.raises(Killed):
-        trained(point, results, DistributedCommunicator, report_progress=kill)
+        trained(point, results, DistributedCommunicator, report_progress=kill_after(20))
     resumed = trained(point, results, DistributedCommunicator)
     resumed.checkpoints.clear()
     assert resumed.resumed

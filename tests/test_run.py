@@ -12,13 +12,11 @@ import time
 
 import psutil
 import pytest
-from rich.console import Console
-from training_runs import point_of, trained
+from training_runs import point_of, record_of, run_job, trained
 
 from implementations import record
 from implementations.cluster.launcher import mpi_command, rank_environment
-from implementations.progress import Bar
-from implementations.run import Job, run_points
+from implementations.run import Job
 from implementations.worker import started_path
 
 pytestmark = pytest.mark.timeout(180)
@@ -30,14 +28,6 @@ def job(results, tmp_path):
     """Records of its own, the prepared data of all."""
     (tmp_path / "data").symlink_to(results / "data")
     return Job(tmp_path, {"command": "auto", "args": []}, grace_s=1.0, spark={"start_limit_s": 150.0})
-
-
-def run(points, job):
-    return run_points(points, job, Bar(Console(quiet=True)))
-
-
-def read(job, point):
-    return record.read(record.record_path(job.results, point.run_id))
 
 
 def measured(workers, **changes):
@@ -66,10 +56,10 @@ def test_points_of_all_kinds_leave_records_and_files(job):
         point_of("averaging", 4, target_value=0.2),
         measured(2),
     ]
-    statuses = run(points, job)
+    statuses = run_job(points, job)
     assert list(statuses.values()) == ["ok", "diverged", "target_missed", "ok", "ok"]
     for point in points:
-        values = read(job, point)
+        values = record_of(job, point)
         assert values["attempts"] == 1
         assert {path.name for path in (job.results / "runs" / point.run_id).iterdir()} >= {
             "record.json",
@@ -77,47 +67,47 @@ def test_points_of_all_kinds_leave_records_and_files(job):
             "trace.parquet",
         }
         assert point.run_id in (job.results / "logs" / f"{point.run_id}.log").read_text()
-    two = read(job, points[4])
+    two = record_of(job, points[4])
     assert two["wall_s"] > 0 and "MPI" in two["mpi"] and two["samples_per_s"] > 0
-    simulated = read(job, points[3])
+    simulated = record_of(job, points[3])
     assert simulated["wall_s"] is None and simulated["host_wall_s"] > 0 and simulated["target_reached"]
     assert simulated["sent_bytes_total"] == simulated["sent_bytes_predicted"] > 0
 
 
 def test_a_finished_point_is_not_run_again_and_a_damaged_record_is(job):
     point = point_of("sequential")
-    run([point], job)
+    run_job([point], job)
     path = record.record_path(job.results, point.run_id)
     before = path.stat().st_mtime_ns
-    run([point], job)
+    run_job([point], job)
     assert path.stat().st_mtime_ns == before
     renamed = dataclasses.replace(point, experiments=("speedup/x",))
-    run([renamed], job)
-    assert read(job, point)["experiments"] == ["speedup/x"] and read(job, point)["attempts"] == 1
+    run_job([renamed], job)
+    assert record_of(job, point)["experiments"] == ["speedup/x"] and record_of(job, point)["attempts"] == 1
     path.write_text("{")
-    assert run([point], job)[point.run_id] == "ok"
+    assert run_job([point], job)[point.run_id] == "ok"
 
 
 def test_a_record_of_other_code_is_run_again(job):
     point = point_of("sequential")
-    run([point], job)
-    values = read(job, point)
+    run_job([point], job)
+    values = record_of(job, point)
     record.write(job.results, values | {"code_hash": "0"})
-    run([point], job)
-    assert read(job, point)["code_hash"] == values["code_hash"]
+    run_job([point], job)
+    assert record_of(job, point)["code_hash"] == values["code_hash"]
 
 
 def test_a_point_past_its_limit_times_out_and_goes_on_next_time(job):
     endless = point_of("sequential", epochs=800, time_limit_s=3.0, checkpoint_s=0.5)
     straight = point_of("sequential")
-    statuses = run([endless, straight], job)
+    statuses = run_job([endless, straight], job)
     assert list(statuses.values()) == ["timeout", "ok"]
-    assert "limit of 3 s" in read(job, endless)["reason"]
+    assert "limit of 3 s" in record_of(job, endless)["reason"]
     assert psutil.Process().children(recursive=True) == []
     assert record.next_attempt(job.results, endless.run_id) == 2
     longer = dataclasses.replace(endless, time_limit_s=120.0)
-    assert run([longer], job)[endless.run_id] == "ok"
-    values = read(job, endless)
+    assert run_job([longer], job)[endless.run_id] == "ok"
+    values = record_of(job, endless)
     assert values["attempts"] == 2 and values["resumed"]
 
 
@@ -126,7 +116,7 @@ def test_a_dead_or_stuck_rank_ends_the_point_and_spares_the_next(job, how):
     victim = measured(2, epochs=ENDLESS, time_limit_s=8.0)
     after = measured(2)
     outcome = {}
-    thread = threading.Thread(target=lambda: outcome.update(run([victim, after], job)))
+    thread = threading.Thread(target=lambda: outcome.update(run_job([victim, after], job)))
     thread.start()
     wait_for(started_path(job.results, victim.run_id).exists)
     time.sleep(1.0)
@@ -138,7 +128,7 @@ def test_a_dead_or_stuck_rank_ends_the_point_and_spares_the_next(job, how):
         after.run_id: "ok",
     }
     assert psutil.Process().children(recursive=True) == []
-    assert read(job, victim)["reason"]
+    assert record_of(job, victim)["reason"]
 
 
 def test_a_killed_launcher_leaves_no_process(job):
@@ -189,22 +179,22 @@ def test_an_interrupted_launcher_ends_its_workers_at_once(job):
 def test_without_mpi_every_point_fails_with_the_way_out(job):
     broken = dataclasses.replace(job, launcher={"command": "/no/such/mpiexec", "args": []})
     points = [measured(2), measured(2, seed=4), point_of("sequential")]
-    assert list(run(points, broken).values()) == ["failed", "failed", "ok"]
-    assert "launcher" in read(job, points[0])["reason"]
-    assert list(run(points, job).values()) == ["ok", "ok", "ok"]
+    assert list(run_job(points, broken).values()) == ["failed", "failed", "ok"]
+    assert "launcher" in record_of(job, points[0])["reason"]
+    assert list(run_job(points, job).values()) == ["ok", "ok", "ok"]
 
 
 def test_points_whose_data_are_missing_fail_at_once_and_spare_the_others(job):
     missing = [point_of("sequential", dataset="fashion_mnist", seed=seed) for seed in (1, 2)]
-    assert list(run([*missing, point_of("sequential")], job).values()) == ["failed", "failed", "ok"]
-    assert "prepare fashion_mnist" in read(job, missing[0])["reason"]
+    assert list(run_job([*missing, point_of("sequential")], job).values()) == ["failed", "failed", "ok"]
+    assert "prepare fashion_mnist" in record_of(job, missing[0])["reason"]
     assert not started_path(job.results, missing[1].run_id).exists()
 
 
 def test_sizes_that_do_not_fit_fail_with_their_names(job):
     point = point_of("averaging", 100, minibatch=64)
-    assert run([point], job)[point.run_id] == "failed"
-    reason = read(job, point)["reason"]
+    assert run_job([point], job)[point.run_id] == "failed"
+    reason = record_of(job, point)["reason"]
     assert "minibatch 64" in reason and "Traceback" not in reason
 
 
@@ -227,10 +217,10 @@ def test_points_on_spark_share_a_session_and_end_with_it(job, monkeypatch, tmp_p
         on_spark(variant="data", method_params=by_jobs, data_size=64, epochs=1),
         on_spark(epochs=ENDLESS, time_limit_s=3.0),
     ]
-    assert list(run(points, job).values()) == ["ok", "ok", "ok", "timeout"]
+    assert list(run_job(points, job).values()) == ["ok", "ok", "ok", "timeout"]
     assert psutil.Process().children(recursive=True) == []
     assert list(temporary.iterdir()) == []
-    ended = [read(job, point) for point in points[:3]]
+    ended = [record_of(job, point) for point in points[:3]]
     assert len({values["session_s"] for values in ended}) == 1
     for values in ended:
         assert values["mpi"] is None and values["spark_jobs"] >= 1
@@ -249,10 +239,10 @@ def test_a_session_that_cannot_start_fails_all_its_points_at_once(job):
         broken = dataclasses.replace(job, spark={"properties": {"spark.driver.port": port}})
         points = [on_spark(), on_spark(seed=4)]
         began = time.monotonic()
-        assert list(run(points, broken).values()) == ["failed", "failed"]
+        assert list(run_job(points, broken).values()) == ["failed", "failed"]
     assert time.monotonic() - began < 60
     for point in points:
-        reason = read(job, point)["reason"]
+        reason = record_of(job, point)["reason"]
         assert reason.startswith(f"spark.driver.port: port {port} cannot be had")
         assert not started_path(job.results, point.run_id).exists()
 
@@ -279,7 +269,7 @@ def test_a_lost_executor_changes_nothing_but_the_number_of_attempts(job):
     changes = {"epochs": 300, "lr": 0.02}  # seconds: it must not end before an executor is killed
     point = on_spark(**changes, method_params={"cluster": "local_cluster"}, checkpoint_steps=20)
     outcome = {}
-    thread = threading.Thread(target=lambda: outcome.update(run([point], job)))
+    thread = threading.Thread(target=lambda: outcome.update(run_job([point], job)))
     thread.start()
     marker = job.results / "runs" / point.run_id / "checkpoint" / "latest.json"
     wait_for(marker.exists, limit_s=150)
@@ -291,7 +281,7 @@ def test_a_lost_executor_changes_nothing_but_the_number_of_attempts(job):
     assert len(executors) == 2
     executors[0].kill()
     thread.join(150)
-    values = read(job, point)
+    values = record_of(job, point)
     assert values["status"] == "ok" and values["attempts"] == 1
     assert values["stage_attempts"] == 2 and values["resumed"]
     undisturbed = trained(point_of("spark", 2, **changes), job.results)

@@ -11,12 +11,10 @@ import time
 import psutil
 import pytest
 import torch
-from rich.console import Console
-from training_runs import point_of
+from training_runs import point_of, record_of, run_job
 
 from implementations import record
-from implementations.progress import Bar
-from implementations.run import Job, run_points
+from implementations.run import Job
 from implementations.worker import started_path
 
 pytestmark = pytest.mark.timeout(120)
@@ -28,14 +26,6 @@ def job(results, tmp_path):
     return Job(tmp_path, {"command": "auto", "args": []}, grace_s=1.0)
 
 
-def run(points, job):
-    return run_points(points, job, Bar(Console(quiet=True)))
-
-
-def read(job, point):
-    return record.read(record.record_path(job.results, point.run_id))
-
-
 def measured(workers=2, method="averaging", **changes):
     return point_of(method, workers, evidence="measured", processes=workers, transport="torch", **changes)
 
@@ -43,8 +33,8 @@ def measured(workers=2, method="averaging", **changes):
 def test_the_record_of_ranks_joined_by_torch(job):
     over_mpi = dataclasses.replace(measured(), transport="mpi")
     points = [measured(), over_mpi, point_of("averaging", 2)]
-    assert list(run(points, job).values()) == ["ok"] * 3
-    ours, theirs, simulated = (read(job, point) for point in points)
+    assert list(run_job(points, job).values()) == ["ok"] * 3
+    ours, theirs, simulated = (record_of(job, point) for point in points)
     assert [one["transport"] for one in (ours, theirs, simulated)] == ["torch", "mpi", None]
     assert (ours["mpi"], "MPI" in theirs["mpi"]) == (None, True)
     same = ("sent_bytes_total", "messages", "steps", "accuracy")
@@ -55,7 +45,7 @@ def test_the_record_of_ranks_joined_by_torch(job):
 def test_a_rank_that_is_killed_ends_the_point_and_spares_the_next(job):
     victim, after = measured(epochs=10**6, time_limit_s=60.0), measured(seed=9)
     outcome = {}
-    thread = threading.Thread(target=lambda: outcome.update(run([victim, after], job)))
+    thread = threading.Thread(target=lambda: outcome.update(run_job([victim, after], job)))
     thread.start()
     while not started_path(job.results, victim.run_id).exists():
         assert thread.is_alive()
@@ -73,9 +63,9 @@ def test_a_rank_that_is_killed_ends_the_point_and_spares_the_next(job):
 def test_points_for_a_gpu_are_skipped_where_there_is_none(job):
     points = [measured(device="cuda"), measured(1, "sequential", device="cuda"), measured()]
     points.insert(1, dataclasses.replace(points[0], seed=4))
-    assert list(run(points, job).values()) == ["skipped"] * 3 + ["ok"]
+    assert list(run_job(points, job).values()) == ["skipped"] * 3 + ["ok"]
     for point in points[:3]:
-        values = read(job, point)
+        values = record_of(job, point)
         assert values["reason"] == "device cuda: torch sees no GPU here"
         assert (values["device"], values["transport"], values["attempts"]) == ("cuda", "torch", 1)
         log = (job.results / "logs" / f"{point.run_id}.log").read_text()
@@ -86,8 +76,8 @@ def test_points_for_a_gpu_are_skipped_where_there_is_none(job):
 @pytest.mark.skipif(shutil.which("torchrun") is None, reason="torchrun is not installed")
 def test_torchrun_starts_the_ranks(job):
     job = dataclasses.replace(job, launcher={"command": "torchrun", "args": []})
-    assert run([measured()], job) == {measured().run_id: "ok"}
-    assert read(job, measured())["sent_bytes_total"] > 0
+    assert run_job([measured()], job) == {measured().run_id: "ok"}
+    assert record_of(job, measured())["sent_bytes_total"] > 0
 
 
 FAKE_SRUN = """#!{python}
@@ -109,5 +99,5 @@ def test_slurm_starts_the_ranks_without_an_mpi(job, tmp_path):
     srun.write_text(FAKE_SRUN.format(python=sys.executable))
     srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
     job = dataclasses.replace(job, launcher={"command": str(srun), "args": []})
-    assert run([measured()], job) == {measured().run_id: "ok"}
-    assert read(job, measured())["sent_bytes_total"] > 0
+    assert run_job([measured()], job) == {measured().run_id: "ok"}
+    assert record_of(job, measured())["sent_bytes_total"] > 0

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
-from implementations import registry
+from implementations import record, registry
 from implementations.clock import Clock
 from implementations.cluster.simulated import SimulatedCommunicator
 from implementations.harness import Run
 from implementations.point import Point
+from implementations.progress import Bar
+from implementations.run import Job, run_points
 
 METHODS = sorted(registry.load())
 
@@ -47,6 +51,30 @@ def trained(point: Point, results: Path, communicator: Any = None, **options: An
     run.train(options.get("report_progress", lambda done, total: None))
     run.stop_clock()
     return run
+
+
+class Killed(Exception):
+    """What ends a run in these tests before its time."""
+
+
+def kill_after(steps: int) -> Callable[[int, int], None]:
+    """A report of progress that raises Killed once more than so many steps are done."""
+
+    def kill(done: int, total: int) -> None:
+        if done > steps:
+            raise Killed
+
+    return kill
+
+
+def run_job(points: list[Point], job: Job) -> dict[str, str]:
+    """The points run by processes of their own; the status of each by its run id."""
+    return run_points(points, job, Bar(Console(quiet=True)))
+
+
+def record_of(job: Job, point: Point) -> dict[str, Any]:
+    """What a job's run has left."""
+    return record.read(record.record_path(job.results, point.run_id))
 
 
 def whole_model(run: Run) -> torch.Tensor | None:

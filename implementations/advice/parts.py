@@ -64,11 +64,12 @@ def _relinked(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
     links = {
         name: change(link)
         for name in ("inside_node", "between_nodes", "tasks")
-        if (link := getattr(cluster, name, None)) is not None
+        if (link := getattr(cluster, name)) is not None
     }
-    without = {name: {} for name in ("collectives", "refills") if hasattr(cluster, name)}
     pairs = {devices: change(link) for devices, link in cluster.pairs.items()}
-    return dataclasses.replace(cluster, device=device, spark=spark, pairs=pairs, **links, **without)
+    return dataclasses.replace(
+        cluster, device=device, spark=spark, pairs=pairs, collectives={}, refills={}, **links
+    )
 
 
 def split(predict: Callable[[Cluster], tuple[float, float]], cluster: Cluster) -> Seconds:

@@ -32,6 +32,8 @@ _PLACING = ("--host", "-host", "-H", "--hostfile", "--machinefile", "--map-by", 
 # Open MPI alone does not hand the environment on to ranks on other machines, unless told name by name.
 _EXPORT = {"openmpi": [word for name in (*_THREADS, "PATH", "PYTHONPATH") for word in ("-x", name)]}
 _UNBOUND = {"mpich": ["-bind-to", "none"], "openmpi": ["--bind-to", "none"], "srun": ["--cpu-bind=none"]}
+# Set, one or another, in processes that an MPI launcher has started.
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _LIBRARY_OF = {"mpich": ("mpich",), "intel": ("intel", "mpich"), "openmpi": ("open mpi",)}
 _WAY_OUT = (
     "run `make reproduce` or `make doctor`, which install the MPI of requirements.lock into .venv; "
@@ -184,6 +186,11 @@ def require_world(found: int, wanted: int, kind: str = "other", library: str = "
     )
 
 
+def library_name(mpi: Any) -> str:
+    """What the library behind mpi4py's ``MPI`` calls itself, with its version."""
+    return " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].replace("\x00", "").split())
+
+
 def _run(command: list[str], environment: Mapping[str, str], limit_s: float) -> tuple[str, str, int]:
     """Output, errors and exit code; after ``limit_s`` the whole process group is ended (code 124)."""
     try:
@@ -238,9 +245,7 @@ def _probe() -> None:
     answer = {
         "rank": rank,
         "size": size,
-        "library": " ".join(
-            MPI.Get_library_version().splitlines()[0].split(",")[0].replace("\x00", "").split()
-        ),
+        "library": library_name(MPI),
         "ring_ok": total == size * (size - 1) // 2,
         "latency_s": ring_step(small, small_in, 200),
         "bandwidth_bytes_per_s": large.nbytes / ring_step(large, large_in, 5),

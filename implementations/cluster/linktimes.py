@@ -128,7 +128,7 @@ def refills(shapes: Sequence[dict[str, Any]], quick: bool, group: Ranks) -> list
             alone = step.run(count)
             group.barrier()
             together = step.run(count, call)
-            sd_s = steptimes.inside_blocks_iqr(alone[:1]) / steptimes._IQR_OF_NORMAL
+            sd_s = steptimes.inside_blocks_iqr(alone[:1]) / steptimes.IQR_OF_NORMAL
             found.append(
                 extra_s(
                     group.slowest(float(together.sum(axis=0).mean())),

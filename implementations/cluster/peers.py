@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from implementations.cluster.launcher import RANK_VARIABLES, library_name
+
 
 class Ranks:
     """The processes that measure together; one alone needs no MPI."""
@@ -14,13 +16,12 @@ class Ranks:
     def __init__(self) -> None:
         self.world: Any = None
         self.rank, self.size, self.library = 0, 1, "none"
-        if any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")):
+        if any(name in os.environ for name in RANK_VARIABLES):
             from mpi4py import MPI
 
             self.world = MPI.COMM_WORLD
             self.rank, self.size = self.world.rank, self.world.size
-            words = MPI.Get_library_version().splitlines()[0].split(",")[0].replace("\x00", "").split()
-            self.library = " ".join(words)
+            self.library = library_name(MPI)
 
     def barrier(self) -> None:
         """Wait for all."""

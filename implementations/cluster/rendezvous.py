@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from implementations.cluster.interfaces import address_outside, interface_towards
+from implementations.cluster.launcher import RANK_VARIABLES
 from implementations.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 MEET_LIMIT = datetime.timedelta(seconds=60)
 _HERE = "127.0.0.1"
 _DISCARD = 9  # any port: nothing is sent there
-_OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")  # set where an MPI launcher started the process
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -60,7 +60,7 @@ def find(
     """
     import torch.distributed as dist
 
-    if not any(name in environment for name in _OF_MPI):
+    if not any(name in environment for name in RANK_VARIABLES):
         if all(name in environment for name in _OF_TORCHRUN):
             require(int(environment["WORLD_SIZE"]), workers)
             store, rank, size = next(dist.rendezvous("env://", timeout=MEET_LIMIT))

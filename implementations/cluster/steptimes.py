@@ -22,7 +22,7 @@ from implementations.cluster.peers import Ranks
 from implementations.cluster.shapes import TINY
 from implementations.training import make_optimizer
 
-_IQR_OF_NORMAL = 1.349
+IQR_OF_NORMAL = 1.349
 _DATA_BYTES = 96_000_000  # samples to gather from: beyond any cache, as a real training set
 _COLD = 2  # steps of a block that are not counted
 BLOCKS, BLOCK_S = 9, 0.12
@@ -111,7 +111,7 @@ def _row(shape: dict[str, Any], step: TrainingStep, threads: int, seconds: np.nd
         "minibatch": shape["minibatch"],
         "threads": threads,
         "step_s": float(step_s),
-        "step_sd_s": iqr_s / _IQR_OF_NORMAL,
+        "step_sd_s": iqr_s / IQR_OF_NORMAL,
         "step_iqr_s": iqr_s,
         "data_s": float(data_s),
         "repeats": seconds.shape[1],

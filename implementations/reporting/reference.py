@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from implementations.errors import UserError
+from implementations.record import outcome_files
 from implementations.reporting.curves import PACKED, read_curve
 from implementations.reporting.files import read_table, write_parquet, write_whole
 
@@ -41,7 +41,7 @@ def pack(results: Path, reference: Path, reports: Path | None = None, tier: str 
             f"{results}/runs.parquet: {lost['run_id'].iloc[0]} is {lost['status'].iloc[0]}, and so {len(lost)} of "
             f"{len(runs)}; run snakemake again until all have a result, then pack"
         )
-    files = {str(path.relative_to(results)): path for path in sorted(_outcomes(results))}
+    files = {str(path.relative_to(results)): path for path in outcome_files(results, _KINDS, _LEFT_OUT)}
     if reports is not None and (claims := reports / "tables/claims.csv").is_file():
         files["claims.csv"] = claims
     curves = packed_curves(results, list(runs["run_id"]))
@@ -78,15 +78,6 @@ def packed_curves(results: Path, run_ids: list[str]) -> pa.Table:
         return pa.table({"run_id": pa.array([], pa.string())})
     frame = pd.concat(frames, ignore_index=True)
     return pa.Table.from_pandas(frame[["run_id", *frame.columns.drop("run_id")]], preserve_index=False)
-
-
-def _outcomes(results: Path) -> Iterator[Path]:
-    """The files of a results folder that tables, figures and the report are made from, curves aside."""
-    for path in results.rglob("*"):
-        parts = path.relative_to(results).parts
-        hidden = any(part.startswith(".") for part in parts)
-        if path.is_file() and path.suffix in _KINDS and not hidden and parts[0] not in _LEFT_OUT:
-            yield path
 
 
 def _packed_before(reference: Path) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from training_runs import METHODS, point_of, trained, whole_model
+from training_runs import METHODS, Killed, kill_after, point_of, trained, whole_model
 
 from implementations import record, registry
 from implementations.clock import Clock
@@ -97,21 +97,13 @@ def test_every_kind_of_model_and_recipe(method, changes, results, alone):
     assert_alike(measured(method, epochs=1, minibatch=16, **({"lr": 0.05} | changes)), results, alone)
 
 
-class Killed(Exception):
-    pass
-
-
 def test_a_killed_run_resumes(results, alone):
-    def kill(done, total):
-        if done > 20:
-            raise Killed
-
     model = {"name": "fc_bn", "hidden": [16], "dropout": 0.3}
     point = on_gpu(measured("sequential", model=model, checkpoint_s=0.0, recipe={"momentum": 0.5}))
     straight = trained(point, results, alone)
     straight.checkpoints.clear()
     with pytest.raises(Killed):
-        trained(point, results, alone, report_progress=kill)
+        trained(point, results, alone, report_progress=kill_after(20))
     resumed = trained(point, results, alone)
     resumed.checkpoints.clear()
     assert resumed.resumed

@@ -28,7 +28,6 @@ def cost_figure(context: Context) -> style.Drawn | None:
         return None
     figure, grid = style.new_figure(style.WIDE, 7.4, rows=2, columns=2, sharex=True)
     lines = list(groups_of(data, _LINE))
-    keys = []
     with matplotlib.rc_context(style.RC):
         for keys_of, rows in lines:
             rows = rows.sort_values("workers")
@@ -38,8 +37,6 @@ def cost_figure(context: Context) -> style.Drawn | None:
             grid[0, 1].plot(x, 1e6 * rows["simulation_worker_step_s"], marker="s", **look)
             grid[1, 0].plot(x, rows["simulation_bytes"] / 1e6, marker="s", **look)
             grid[1, 1].plot(x, rows["simulation_bytes_predicted"] / 1e6, marker="D", **look)
-            text = _words(keys_of)
-            keys.append(Line2D([], [], linewidth=2.4, label=text, **look))
         titles = ("a step of all workers (ms)", "a step, for each worker (\N{MICRO SIGN}s)",
                   "memory, measured (MB)", "memory, predicted (MB)")  # fmt: skip
         for axes, title in zip(grid.flat, titles, strict=True):
@@ -52,7 +49,7 @@ def cost_figure(context: Context) -> style.Drawn | None:
         for axes in grid[1]:
             axes.set_ylim(low, high)
     title = "What simulating many workers costs"
-    style.key_above(figure, title, keys, 2, 2.6)
+    style.key_above(figure, title, _line_keys(lines), 2, 2.6)
     return style.Drawn(
         name="scale_cost",
         title=title,
@@ -85,7 +82,6 @@ def speedup_figure(context: Context) -> style.Drawn | None:
     rows_of_plots = -(-len(clusters) // 2)
     figure, grid = style.new_figure(style.WIDE, 1.2 + 3.1 * rows_of_plots, rows=rows_of_plots, columns=2)
     lines = list(groups_of(data, _LINE))
-    keys = []
     with matplotlib.rc_context(style.RC):
         for axes, cluster in zip(grid.flat, clusters, strict=False):
             here = data[data["cluster"] == cluster]
@@ -102,11 +98,8 @@ def speedup_figure(context: Context) -> style.Drawn | None:
             axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("speedup (x)")
-        for keys_of, _ in lines:
-            text = _words(keys_of)
-            keys.append(Line2D([], [], linewidth=2.4, label=text, **_look(keys_of, lines)))
     title = "Speedup of up to 65,536 workers, by the time model"
-    style.key_above(figure, title, [*keys, style.ideal_key()], 2, 2.6)
+    style.key_above(figure, title, [*_line_keys(lines), style.ideal_key()], 2, 2.6)
     return style.Drawn(
         name="scale_speedup",
         title=title,
@@ -127,6 +120,11 @@ def speedup_figure(context: Context) -> style.Drawn | None:
         paper=PAPER,
         section="scale",
     )
+
+
+def _line_keys(lines: list[tuple[dict, pd.DataFrame]]) -> list[Line2D]:
+    """An entry of the key for each setting."""
+    return [Line2D([], [], linewidth=2.4, label=_words(keys), **_look(keys, lines)) for keys, _ in lines]
 
 
 def _words(keys: dict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -54,6 +55,7 @@ MAP_COLUMNS = ["evidence", "dataset", "net", "target_value", "workers", "name", 
                "crossing_low", "crossing_high", "model_low", "model_high", "n"]  # fmt: skip
 
 
+@functools.lru_cache(maxsize=1)  # maps and lines ask the same
 def races_of(context: Context) -> list[Race]:
     """Those of the task that has the most: each net and number of workers, and the nets against each other."""
     seconds = contest.seconds_of(contest.contenders(context), context)

@@ -6,6 +6,7 @@ simulated, times the step that the cost model of its plans predicts for the plan
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,8 +73,9 @@ def net_of(model: str) -> str:
     return CONNECTED if model.startswith("fc") else CONVOLUTIONAL
 
 
+@functools.lru_cache(maxsize=1)  # a table and the figures ask the same
 def contenders(context: Context) -> pd.DataFrame:
-    """The simulated runs of the shoot-out that have a target, a row each.
+    """The simulated runs of the shoot-out that have a target, a row each; not to be changed.
 
     Beside what ``targets.aimed`` gives: ``line``, ``net``, ``quality`` (accuracy of the test set), ``steps_spent``
     until the target (infinite where it was missed) and ``state_bytes_per_worker``.

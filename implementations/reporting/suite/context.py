@@ -10,7 +10,7 @@ import pandas as pd
 PAPER = "suite"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # frames have no equality to go by
 class Context:
     """Results and config of one report; every frame may be empty.
 

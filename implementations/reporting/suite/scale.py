@@ -15,6 +15,7 @@ import pandas as pd
 from implementations.reporting.columns import in_experiment
 from implementations.reporting.grouping import command_for, ended_runs, groups_of
 from implementations.reporting.html import brief, number
+from implementations.reporting.rows import matches
 from implementations.reporting.suite.context import PAPER, Context
 
 TITLES = {
@@ -76,9 +77,7 @@ def cost_table(context: Context) -> pd.DataFrame:
 def projected_table(context: Context) -> pd.DataFrame:
     """Weak scaling by the time model, of the projected points that belong to no paper."""
     wanted = {"paper": PAPER, "evidence": "projected", "scaling": "weak"}
-    timings = context.timings.reindex(columns=[*dict.fromkeys([*context.timings.columns, *wanted])])
-    for name, value in wanted.items():
-        timings = timings[(timings[name] == value).fillna(False).astype(bool)]
+    timings = context.timings[matches(context.timings, wanted, "weak scaling")]
     rows = [
         {
             **{name: row.get(name) for name in [*_SETTING, "workers", "steps", "cluster", "nodes", "step_s"]},
