@@ -17,6 +17,8 @@ PYTEST_ARGS ?=
 OF ?=
 # Kills of `make kills`.
 COUNT ?= 100
+# Test files side by side: many of them start several processes of their own.
+JOBS ?= 2
 # Ranks that the MPI tests run on.
 RANKS ?= 1 2 3 4
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
@@ -53,7 +55,7 @@ kills: setup ## kill smoke runs at random moments, and see that each finishes (C
 	@$(RUN) python tests/kills/kills.py --count $(COUNT)
 
 test: setup lint ## the tests: once, then those for MPI on 1, 2, 3 and 4 ranks
-	@$(RUN) python -m pytest --ignore=tests/mpi $(PYTEST_ARGS)
+	@$(RUN) python -m pytest --ignore=tests/mpi -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@for ranks in $(RANKS); do \
 	  echo "== tests/mpi on $$ranks rank(s)"; \
 	  $(RUN) mpiexec -n $$ranks python -m pytest tests/mpi -p no:cacheprovider -q $(PYTEST_ARGS); \

@@ -18,7 +18,7 @@ import torch
 
 from implementations import data
 from implementations.clock import Clock
-from implementations.cluster import leftovers
+from implementations.cluster import ownership
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.simulated import SimulatedCommunicator
@@ -116,7 +116,7 @@ def _bytes(net: Net, workers: int, driver: bool, sent: float) -> dict[str, Any]:
 def _measured(asked: Sequence[Asked], optimizers: Sequence[str]) -> list[dict[str, Any]]:
     from implementations.cluster.spark import session
 
-    with leftovers.folder("exactness") as folder:
+    with ownership.folder("exactness") as folder:
         data.prepare("digits", folder)
         with session.start(max(workers for _, _, workers in asked), "local") as running:
             return list(measured_on(running, folder, asked, optimizers))

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from implementations import lifeline, record, registry
-from implementations.cluster import leftovers
+from implementations.cluster import leftovers, ownership
 from implementations.cluster.hosts import network, ranks
 from implementations.cluster.hosts.plan import DRIVER, MASTER, inside, is_emulated, rate_of, worker_roles
 from implementations.cluster.launcher import find_launcher, launcher_kind, mpi_command, rank_environment
@@ -118,7 +118,7 @@ def _run_group(points: list[Point], job: Job, bar: Bar) -> list[Point]:
             return _record_all(points, entries, job, "skipped", str(error))
         except UserError as error:
             return _record_all(points, entries, job, "failed", str(error))
-        job_file = stack.enter_context(leftovers.folder("job")) / "job.json"
+        job_file = stack.enter_context(ownership.folder("job")) / "job.json"
         values: dict[str, Any] = {"results": str(job.results), "points": entries}
         if session_of(first):
             values |= {"cluster": session_of(first), "spark": job.spark}

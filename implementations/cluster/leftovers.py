@@ -1,4 +1,4 @@
-"""Temporary folders that bear their owner's name, and the removal of what crashed runs have left on this machine.
+"""The removal of what crashed runs have left on this machine.
 
 What is left by a process that was killed is removed by its guard (``lifeline``) or at the next start: temporary
 folders, shared memory of MPI ranks, emulated hosts, and files that were being written.
@@ -7,52 +7,31 @@ folders, shared memory of MPI ranks, emulated hosts, and files that were being w
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
-import shutil
-import socket
-import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from implementations import lifeline
+from implementations.cluster import ownership
 from implementations.cluster.hosts import network
-from implementations.cluster.hosts.plan import Owner
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = "mpich_shm_*"  # what MPI ranks of one machine share; MPICH leaves them where its ranks are killed
 YOUNG_S = 5.0  # what is this young may be about to be used, by ranks that start or on another machine
 GUARDS_S = 15.0  # for guards to end what they keep
-_NUMBERS = itertools.count()
 _CLAIMED: set[Path] = set()  # where Snakemake makes its temporary folders
-_PREFIX = f"paratrain-{zlib.crc32(socket.gethostname().encode()):08x}-"  # of this machine's folders
 # Beside the file that it is to become, with the id of who writes it: `.record.json.123`.
 _PARTIAL = re.compile(r"\..+\.(\d+)")
-
-
-@contextlib.contextmanager
-def folder(what: str) -> Iterator[Path]:
-    """A temporary folder for the time of the block, of this process's by its name, so that ``sweep`` can tell.
-
-    ``what``: a word, for whoever looks at it.
-    """
-    path = Path(tempfile.gettempdir(), f"{_PREFIX}{network.own().prefix(next(_NUMBERS))}-{what}")
-    path.mkdir(mode=0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def claim(path: Path) -> None:
     """Have ``sweep`` remove a temporary folder that Snakemake made for this process, once the process is gone."""
     _CLAIMED.add(path.parent)
-    (path / f"{_PREFIX}{network.own().prefix(next(_NUMBERS))}-claim").touch()
+    (path / ownership.folder_name(ownership.new_prefix(), "claim")).touch()
 
 
 def sweep(*written: Path) -> list[str]:
@@ -89,13 +68,8 @@ def end_orphans(work: Path) -> int:
 
 
 def _folders() -> Iterator[Path]:
-    own = {path: path for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")}
-    claimed = {mark: mark.parent for top in _CLAIMED for mark in top.glob(f"*/{_PREFIX}*-claim")}
-    for mark, path in (own | claimed).items():
-        owner = Owner.of(mark.name.removeprefix(_PREFIX))
-        if owner is not None and not network.lives(owner):
-            shutil.rmtree(path, ignore_errors=True)
-            yield path
+    marks = f"*/{ownership.folder_name('*', 'claim')}"
+    yield from ownership.sweep_folders({mark: mark.parent for top in _CLAIMED for mark in top.glob(marks)})
 
 
 def _segments() -> Iterator[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from implementations import lifeline
-from implementations.cluster import launcher, leftovers
+from implementations.cluster import launcher, ownership
 from implementations.cluster.peers import Ranks
 from implementations.errors import UserError
 
@@ -36,7 +36,7 @@ def measure(
     ``settings``: config's ``launcher``. ``hosts``: a ``hosts.network.Network`` to spread ranks over, one on each host.
     UserError with their last words when they fail.
     """
-    with leftovers.folder("calibrate") as folder:
+    with ownership.folder("calibrate") as folder:
         asked, answer = folder / "order.json", folder / "answer.json"
         asked.write_text(json.dumps(order | {"threads": threads}))
         command = launcher.mpi_command(ranks, settings, spread=hosts is not None) if ranks > 1 else []

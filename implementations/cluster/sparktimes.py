@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from implementations import host, lifeline
-from implementations.cluster import launcher, leftovers
+from implementations.cluster import launcher, ownership
 from implementations.errors import UserError
 
 SLOTS = 2
@@ -30,7 +30,7 @@ LIMIT_S = 120.0
 
 def section(quick: bool = False) -> dict[str, Any]:
     """The section ``spark`` of this host's cluster file; UserError where no session starts."""
-    with leftovers.folder("calibrate") as folder:
+    with ownership.folder("calibrate") as folder:
         answer = folder / "answer.json"
         command = [sys.executable, "-m", "implementations.cluster.sparktimes", str(answer), str(int(quick))]
         output, errors, code = launcher._run(command, launcher.rank_environment(1), LIMIT_S)

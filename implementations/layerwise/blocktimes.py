@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from implementations import host
-from implementations.cluster import launcher, leftovers
+from implementations.cluster import launcher, ownership
 from implementations.errors import UserError
 from implementations.layerwise.costmodel import BlockSpec
 from implementations.layerwise.graph import FLATTEN, INPUT, NORM, Layer
@@ -254,7 +254,7 @@ def _measured(
     blocks: list[dict[str, Any]], busy: int, settings: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Medians of blocks, from ``busy`` fresh processes of one thread each."""
-    with leftovers.folder("blocks") as folder:
+    with ownership.folder("blocks") as folder:
         asked, answer = folder / "order.json", folder / "answer.json"
         asked.write_text(json.dumps({"blocks": blocks, "together": busy > 1}))
         command = launcher.mpi_command(busy, settings) if busy > 1 else []

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from implementations import lifeline
-from implementations.cluster import leftovers
+from implementations.cluster import leftovers, ownership
 
 OLD_S = 60.0
 WAITS = "import sys; sys.stdin.read()"
@@ -42,7 +43,7 @@ def ended_pid() -> int:
 
 
 def test_a_folder_is_there_for_the_block(places):
-    with leftovers.folder("job") as path:
+    with ownership.folder("job") as path:
         assert path.parent == places / "tmp" and path.name.startswith("paratrain-")
         (path / "file").touch()
         assert leftovers.sweep() == []
@@ -53,15 +54,15 @@ def test_a_folder_is_there_for_the_block(places):
 def test_the_folder_of_a_killed_process_is_removed(places):
     program = (
         f"import os, tempfile; tempfile.tempdir = {str(places / 'tmp')!r}\n"
-        "from implementations.cluster import leftovers\n"
-        "with leftovers.folder('job') as path:\n"
+        "from implementations.cluster import ownership\n"
+        "with ownership.folder('job') as path:\n"
         "    (path / 'file').touch()\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=lifeline.ROOT, check=False)
     (left,) = (places / "tmp").iterdir()
     (places / "tmp/another-program's").mkdir()
-    with leftovers.folder("job") as path:
+    with ownership.folder("job") as path:
         assert leftovers.sweep() == [f"folder {left}"]
         assert path.exists()
     assert [path.name for path in (places / "tmp").iterdir()] == ["another-program's"]
@@ -72,16 +73,16 @@ def test_a_folder_of_snakemakes_goes_with_the_process_that_claimed_it(places):
     for folder in folders:
         folder.mkdir()
     leftovers.claim(folders[0])
-    gone = leftovers.Owner(leftovers.network.own().pid, 1).prefix(0)
-    (folders[1] / f"{leftovers._PREFIX}{gone}-claim").touch()
+    gone = ownership.Owner(ownership.own().pid, 1).prefix(0)
+    (folders[1] / ownership.folder_name(gone, "claim")).touch()
     assert leftovers.sweep() == [f"folder {folders[1]}"]
     assert [folder.exists() for folder in folders] == [True, False, True]
 
 
 def test_a_process_id_used_again_is_not_its_former_owner(places):
-    own = leftovers.network.own()
-    other = leftovers.Owner(own.pid, own.ticks + 1)
-    left = places / "tmp" / f"{leftovers._PREFIX}{other.prefix(0)}-job"
+    own = ownership.own()
+    other = ownership.Owner(own.pid, own.ticks + 1)
+    left = places / "tmp" / ownership.folder_name(other.prefix(0), "job")
     left.mkdir()
     assert leftovers.sweep() == [f"folder {left}"]
 
@@ -120,7 +121,7 @@ def touch(path: Path) -> Path:
 
 def test_processes_whose_launcher_is_gone_are_ended_and_no_others(places):
     def start(pid: int, folder: Path, *words: str) -> subprocess.Popen:
-        environment = os.environ | {lifeline.VARIABLE: f"{leftovers.socket.gethostname()}:{pid}"}
+        environment = os.environ | {lifeline.VARIABLE: f"{socket.gethostname()}:{pid}"}
         command = [sys.executable, "-c", WAITS, *words]
         return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.PIPE)
 
@@ -146,7 +147,7 @@ def test_a_guard_is_waited_for_and_left_to_its_work(places, monkeypatch):
     folder = places / "guarded"
     folder.mkdir()
     monkeypatch.chdir(places)
-    monkeypatch.setenv(lifeline.VARIABLE, f"{leftovers.socket.gethostname()}:{ended_pid()}")
+    monkeypatch.setenv(lifeline.VARIABLE, f"{socket.gethostname()}:{ended_pid()}")
     guard = lifeline.Guard(folder)
     monkeypatch.setattr(leftovers, "GUARDS_S", 0.5)
     try:

@@ -288,7 +288,9 @@ def test_files_of_every_figure(made, tmp_path):
     }  # fmt: skip
     for entry in index:
         assert entry["alt"] and entry["caption"] and entry["command"].startswith("snakemake")
-        assert all((folder / "averaging" / f"{entry['name']}.{kind}").is_file() for kind in entry["files"])
+        paper = "suite" if entry["name"] == "validation" else "averaging"
+        assert entry["paper"] == paper
+        assert all((folder / paper / f"{entry['name']}.{kind}").is_file() for kind in entry["files"])
         assert len(pd.read_csv(entry["files"]["csv"])) > 0
         with Image.open(entry["files"]["png"]) as image:
             assert abs(image.info["dpi"][0] - 200) < 1

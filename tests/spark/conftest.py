@@ -1,41 +1,28 @@
-"""One Spark session for the tests of this folder."""
-
-from pathlib import Path
+"""One Spark session for the tests of a file: those of other files look at this process's children."""
 
 import psutil
 import pytest
 
 from implementations.cluster.spark import session
 
-FOLDER = Path(__file__).parent
-_shared: list[tuple[session.Session, set[psutil.Process]]] = []
+_shared: list[set[psutil.Process]] = []  # processes of the session that runs, if one does
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark():
-    """A session on local[2], started by the first test that asks for it and ended after the folder's last."""
+    """A session on local[2], started by the first test that asks for it and ended after the file's last."""
     before = set(psutil.Process().children())
     started = session.start(2, "local", {"start_limit_s": 150.0})
-    _shared.append((started, set(psutil.Process().children()) - before))
+    _shared.append(set(psutil.Process().children()) - before)
     yield started
-    _stop()
-
-
-def _stop():
-    while _shared:
-        _shared.pop()[0].stop()
-
-
-def pytest_runtest_teardown(item, nextitem):
-    """Tests of other folders look at this process's children."""
-    if nextitem is None or FOLDER not in nextitem.path.parents:
-        _stop()
+    _shared.clear()
+    started.stop()
 
 
 def _of_the_shared():
     return {
         one
-        for _, processes in _shared
+        for processes in _shared
         for process in processes
         if process.is_running()
         for one in (process, *process.children(recursive=True))

@@ -8,26 +8,24 @@ python -m implementations.cluster.hosts.network remove PREFIX      what the guar
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
-from implementations.cluster.hosts.plan import Host, Owner, Plan
+from implementations.cluster import ownership
+from implementations.cluster.hosts.plan import Host, Plan
+from implementations.cluster.ownership import Owner
 from implementations.errors import UserError
 from implementations.lifeline import END_POLL_S, GUARD, Guard
 
 COMMAND_LIMIT_S = 20.0
 REMOVE_LIMIT_S, GUARD_LIMIT_S = 10.0, 5.0
-_NUMBERS = itertools.count()
-_FOLDER = "paratrain-hosts-"  # and the switch's name
 
 
 class Unavailable(UserError):
@@ -69,9 +67,10 @@ def up(roles: Iterable[str], bits_per_s: int | None = None) -> Iterator[Network]
     if reason := why_not():
         raise Unavailable(reason)
     sweep()
-    plan = Plan(own().prefix(next(_NUMBERS)), tuple(roles), bits_per_s)
-    folder = Path(tempfile.gettempdir(), f"{_FOLDER}{plan.switch}")
-    folder.mkdir(mode=0o700)
+    for _ in ownership.sweep_folders():  # of guards that were killed as well
+        pass
+    plan = Plan(ownership.new_prefix(), tuple(roles), bits_per_s)
+    folder = ownership.make_folder(plan.prefix, "hosts")
     guard = Guard(folder)
     guard.at_end([sys.executable, "-m", "implementations.cluster.hosts.network", "remove", plan.prefix])
     try:
@@ -108,12 +107,8 @@ def namespaces() -> list[str]:
 
 def sweep() -> list[str]:
     """Remove the namespaces whose owner is gone, with what runs in them; returns their names."""
-    stale = [name for name in namespaces() if not lives(Owner.of(name))]
+    stale = [name for name in namespaces() if not Owner.of(name).lives]
     _remove(stale)
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):  # of guards that were killed as well
-        owner = Owner.of(folder.name.removeprefix(_FOLDER))
-        if owner and not lives(owner):
-            shutil.rmtree(folder, ignore_errors=True)
     return stale
 
 
@@ -149,25 +144,6 @@ def _inhabitants(name: str) -> list[psutil.Process]:
                 if pid != os.getpid():
                     found.append(psutil.Process(pid))
     return found
-
-
-def own() -> Owner:
-    """This process, as an owner."""
-    return Owner(os.getpid(), _ticks(os.getpid()) or 0)
-
-
-def lives(owner: Owner) -> bool:
-    """Whether the owner of something is there yet."""
-    return _ticks(owner.pid) == owner.ticks
-
-
-def _ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None for one that has ended."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state in "ZX" else int(rest[18])  # the 22nd field
 
 
 if __name__ == "__main__":

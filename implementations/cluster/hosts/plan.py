@@ -21,7 +21,6 @@ MOST_MBIT = 100_000
 BURST = "32kb"
 QUEUE = "50ms"
 _NETWORK = re.compile(r"emulated(?:-(\d+)mbit)?")
-_NAME = re.compile(r"pt(\d+)-([0-9a-f]+)-\d+-\w+")
 _SUBNET, _BITS = "10.77.0", 24
 _SWITCH = "switch"
 
@@ -43,24 +42,6 @@ def rate_of(network: str) -> int | None:
             f"most {MOST_MBIT} Mbit/s"
         )
     return int(found[1]) * 10**6 if found[1] else None
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process, by its id and the clock tick at which it started: ids are used again, both together are not."""
-
-    pid: int
-    ticks: int
-
-    @classmethod
-    def of(cls, namespace: str) -> Owner | None:
-        """Whose a namespace is, by its name; None for one that is none of ours."""
-        found = _NAME.fullmatch(namespace)
-        return Owner(int(found[1]), int(found[2], 16)) if found else None
-
-    def prefix(self, number: int) -> str:
-        """What the names of its ``number``-th network begin with."""
-        return f"pt{self.pid}-{self.ticks:x}-{number}"
 
 
 @dataclass(frozen=True)

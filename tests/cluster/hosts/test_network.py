@@ -13,6 +13,7 @@ import pytest
 from implementations.__main__ import main
 from implementations.cluster.hosts import counters, network
 from implementations.cluster.hosts.plan import inside, worker_roles
+from implementations.cluster.ownership import Owner, own
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -116,14 +117,26 @@ def test_a_link_is_as_slow_as_it_should_be(can_have_hosts):
     )  # of the two ports, and on its way at the start
 
 
+SEGMENT_BYTES = 1448  # of 1500, without the headers of IP and TCP and its time stamps
+
+
+def sent_again(namespace: str) -> int:
+    """Segments that TCP has sent twice there: a late acknowledgement on a busy machine is enough."""
+    text = subprocess.run(inside(namespace, ["cat", "/proc/net/snmp"]), capture_output=True, text=True).stdout
+    names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
 def test_the_kernel_counts_what_is_sent(two_hosts):
     size = 3_000_000
     before = counters.each(two_hosts.plan.switch)
+    again = sent_again(two_hosts.plan.hosts[1].namespace)
     transfer(two_hosts, size)
     after = counters.each(two_hosts.plan.switch)
+    again = sent_again(two_hosts.plan.hosts[1].namespace) - again
     receiver, sender = (after[host.port] - before[host.port] for host in two_hosts.plan.hosts)
     # to some bytes: a packet that opens a connection, or asks for an address, has another header
-    assert sender.data_bytes == pytest.approx(size, rel=1e-4)
+    assert size * (1 - 1e-4) <= sender.data_bytes <= size * (1 + 1e-4) + SEGMENT_BYTES * again
     assert abs(receiver.data_bytes) < 1e-4 * size  # acknowledgements are headers alone
     assert sender.received_bytes == pytest.approx(receiver.sent_bytes, abs=1000)
 
@@ -192,11 +205,12 @@ def test_a_kernel_that_refuses_is_told_by_what_it_says(monkeypatch, can_have_hos
     )
     with pytest.raises(network.Unavailable, match=r"tbf.*nosuch"), network.up(worker_roles(1)):
         pass
-    assert not [name for name in network.namespaces() if network.Owner.of(name) == network.own()]
+    assert not [name for name in network.namespaces() if Owner.of(name) == own()]
 
 
 def test_the_verb_runs_a_command_on_each_host(can_have_hosts, capfd):
-    show = "import os; print('at', os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])"
+    # in one piece, as both hosts write to one place
+    show = "import os; print('at ' + ' '.join(map(os.environ.get, ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'))))"
     code = main(["hosts", "--hosts", "2", "--rate", "10mbit", "--each", "--", sys.executable, "-c", show])
     text = capfd.readouterr().out
     assert code == 0

@@ -13,13 +13,13 @@ from implementations.cluster.hosts.plan import (
     MASTER,
     MOST_HOSTS,
     Host,
-    Owner,
     Plan,
     inside,
     is_emulated,
     rate_of,
     worker_roles,
 )
+from implementations.cluster.ownership import Owner
 from implementations.errors import UserError
 
 

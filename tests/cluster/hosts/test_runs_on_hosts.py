@@ -5,6 +5,7 @@ from training_runs import point_of, record_of, run_job
 
 from implementations import record
 from implementations.cluster.hosts import network
+from implementations.cluster.ownership import Owner, own
 from implementations.run import Job
 
 pytestmark = pytest.mark.timeout(180)
@@ -44,7 +45,7 @@ def test_the_kernel_counts_what_the_ledger_says(can_have_hosts, job):
         assert values["interface_received_bytes_total"] == pytest.approx(
             values["interface_sent_bytes_total"], rel=0.01
         )
-    assert not [name for name in network.namespaces() if network.Owner.of(name) == network.own()]
+    assert not [name for name in network.namespaces() if Owner.of(name) == own()]
 
 
 def test_four_ranks_on_four_hosts(can_have_hosts, job):
