@@ -190,10 +190,16 @@ rule run:
         " --manifest {output} 2>&1 | tee {log}"
 
 
-# Right after the calibration that they are held against: a shared machine drifts.
+# Right after the calibration that they are held against: a shared machine drifts. Those first that are there for it.
+use rule run as run_validation with:
+    wildcard_constraints:
+        batch=r"(validation|ist_ranks|layerwise_ranks)_.+_measured_.+",
+    priority: 7
+
+
 use rule run as run_measured with:
     wildcard_constraints:
-        batch=r".+_measured_.+",
+        batch=r"(?!(validation|ist_ranks|layerwise_ranks)_).+_measured_.+",
     priority: 5
 
 

@@ -105,11 +105,16 @@ def _names(file: Path, module: str) -> list[str]:
     return [".".join(words[: count + 1]) for words in parts for count in range(len(words))]
 
 
-def closure(roots: list[str], without: str = "") -> set[str]:
+def closure(roots: list[str], without: str = "") -> frozenset[str]:
     """The modules of this package reached from ``roots`` by import statements, those for type checking aside.
 
     ``without``: a package that is left out.
     """
+    return _closure(tuple(roots), without)
+
+
+@cache
+def _closure(roots: tuple[str, ...], without: str) -> frozenset[str]:
     seen: set[str] = set()
     todo = list(roots)
     while todo:
@@ -117,10 +122,11 @@ def closure(roots: list[str], without: str = "") -> set[str]:
         if module not in seen and not (without and f"{module}.".startswith(f"{without}.")):
             seen.add(module)
             todo += imports(_path(module))
-    return seen
+    return frozenset(seen)
 
 
-def imports(path: Path) -> list[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Modules of this package that a file's import statements name (``if TYPE_CHECKING`` blocks aside)."""
     found = []
     for node in ast.walk(_without_type_checking(ast.parse(path.read_text()))):
@@ -129,7 +135,7 @@ def imports(path: Path) -> list[str]:
             found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-    return [name for name in found if name.split(".")[0] == _PACKAGE.name and _path(name).exists()]
+    return tuple(name for name in found if name.split(".")[0] == _PACKAGE.name and _path(name).exists())
 
 
 @cache

@@ -437,12 +437,12 @@ class Run:
 
         All of it, or nothing, where one process has the whole model, or answers depend on what is shown together.
         """
-        size, processes = self.dataset.sizes[split], self.comm.processes
+        rows = evenly(self.dataset.sizes[split], self.point.eval_size)
         if self.holding.everywhere and self.net.evaluation_batch is None:
-            mine = np.arange(self.comm.process, size, processes)
-        else:
-            mine = np.arange(size if self.rank == 0 else 0)
-        return self.dataset.samples(split, mine)
+            rows = rows[self.comm.process :: self.comm.processes]
+        elif self.rank != 0:
+            rows = rows[:0]
+        return self.dataset.samples(split, rows)
 
     def _log_posteriors(self, net: WorkerModel, split: str) -> np.ndarray:
         """What a model says of every frame: (frames, classes) float32."""
@@ -605,6 +605,13 @@ class Run:
 
     def _agree_barrier(self) -> None:
         self.comm.control_sum(np.zeros(1))
+
+
+def evenly(size: int, wanted: int | None) -> np.ndarray:
+    """Rows of an evaluation set of ``size`` samples: ``wanted`` of them, spread over it, or all (None, or too many)."""
+    if wanted is None or wanted >= size:
+        return np.arange(size)
+    return np.arange(wanted) * size // wanted
 
 
 def _pieces(samples: int, batch: int | None) -> Iterator[torch.Tensor]:

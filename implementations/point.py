@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -24,6 +25,7 @@ _IDENTITY_WHEN_SET = (
     "checkpoint_steps",
     "transport",
     "nodes",
+    "eval_size",
 )
 
 
@@ -67,6 +69,7 @@ class Point:
     decode: bool = (
         True  # whether a speech network's words are decoded after training, or its frames counted alone
     )
+    eval_size: int | None = None  # samples of the validation and of the test set that are scored; None: all
     gradient_norms: bool = False  # whether the norm of the gradient is taken at each evaluation
     target_metric: str = "accuracy"
     target_value: float | None = None
@@ -112,7 +115,7 @@ class Point:
             return f"rmsprop:{self.model_label}"
         return self.model_label
 
-    @property
+    @functools.cached_property
     def run_id(self) -> str:
         """Readable words and a hash of the identity; the name of the run's folder."""
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:10]

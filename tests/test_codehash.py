@@ -49,7 +49,7 @@ def test_type_checking_imports_are_no_dependency(tmp_path):
     path.write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from implementations import run\n"
     )
-    assert codehash.imports(path) == []
+    assert codehash.imports(path) == ()
     assert ast.parse(path.read_text())
 
 

@@ -30,6 +30,7 @@ def test_a_point_of_before_keeps_its_run_id():
         "checkpoint_steps",
         "transport",
         "nodes",
+        "eval_size",
     }
     assert not later & set(POINT.identity())
     assert Point.from_json({k: v for k, v in POINT.to_json().items() if k not in later}) == POINT
@@ -49,7 +50,7 @@ def test_every_other_field_changes_the_run_id():
         "recipe": {"momentum": 0.9}, "sharding": "reshuffled", "skew": 0.5, "scaling": "weak",
         "processes": 2, "threads_per_worker": 2, "device": "cuda", "network": "n", "repeat": 1,
         "memory_limit_bytes": 10**6, "target_metric": "m", "target_value": 0.5, "decode": False, "gradient_norms": True,
-        "checkpoint_steps": 5, "transport": "torch", "nodes": 7,
+        "checkpoint_steps": 5, "transport": "torch", "nodes": 7, "eval_size": 50,
     }  # fmt: skip
     covered = set(changed) | {"paper", "experiments", "time_limit_s", "checkpoint_s"}
     assert covered == {field.name for field in dataclasses.fields(Point)}

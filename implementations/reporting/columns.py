@@ -50,8 +50,8 @@ CONFIGURATION = [
     "paper", "method", "variant", "dataset", "data_size", "model", "workers", "processes", "threads_per_worker",
     "oversubscribed", "device", "scaling", "minibatch", "epochs", "sync_period", "algorithm", "mixing", "content", "lr",
     "lr_scaling", "optimizer", "init", "schedule", "recipe", "sharding", "network", "evidence", "server", "partition",
-    "redraw", "overlap", "lost_steps", "skew", "memory_limit_bytes", "passes", "execution", "group_size", "cut",
-    "staleness",
+    "redraw", "overlap", "lost_steps", "skew", "memory_limit_bytes", "passes", "eval_size", "execution", "group_size",
+    "cut", "staleness",
 ]  # fmt: skip
 
 

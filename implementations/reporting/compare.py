@@ -39,7 +39,7 @@ EXPERIMENT = (
     "method", "variant", "dataset", "data_kind", "data_size", "model", "workers", "threads_per_worker", "device",
     "transport", "scaling", "minibatch", "epochs", "passes", "optimizer", "lr", "lr_scaling", "reduction", "momentum",
     "init", "schedule", "recipe", "sharding", "skew", "memory_limit_bytes", "network", "evidence", "target_metric",
-    "target_value", *METHOD_COLUMNS,
+    "target_value", "eval_size", *METHOD_COLUMNS,
 )  # fmt: skip
 COLUMNS = [
     "run_id", "verdict", "why", "matched", "reference_seeds", "evidence", "status", "reference_status", "metric",

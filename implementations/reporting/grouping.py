@@ -60,7 +60,7 @@ _WHOLE = (
     "network_bytes", "state_bytes_max", "layers", "nodes", "edges", "configurations",
     "node_eliminations", "edge_eliminations", "remaining", "layer_params", "devices", "best_workers", "group_size",
     "staleness", "staleness_max", "base_global_batch", "steps_per_job", "least_steps_per_job",
-    "repeats",
+    "repeats", "eval_size",
 )  # fmt: skip
 _TEXT = (
     "paper", "evidence", "cluster", "method", "dataset", "data_kind", "model", "scaling", "algorithm", "mixing",

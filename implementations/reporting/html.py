@@ -166,6 +166,7 @@ HEADINGS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "skew": ("concentration of labels", number),
     "lost_steps": ("loses steps", text),
     "passes": ("passes over the data in an epoch", number),
+    "eval_size": ("samples scored", number),
     "reached_of": ("seeds at the target", text),
     "steps_spent": ("steps to the target", text),
     "bytes_spent": ("sent to the target (MB)", text),
@@ -291,7 +292,7 @@ SAID_ONCE = (
     "reference_words", "epochs_done", "diverged", "formula", "local_steps", "variant", "server", "partition", "redraw",
     "overlap", "lost_steps", "sharding", "passes", "memory_limit_bytes", "target_value", "hidden_layers", "plain_model",
     "sync", "objective", "degrees", "compute_source", "image", "experiments", "time_limit_s", "global_batch", "kind",
-    "execution", "cut", "group_size", "staleness", "precision", "steps", "base", "oversubscribed",
+    "execution", "cut", "group_size", "staleness", "precision", "steps", "base", "oversubscribed", "eval_size",
 )  # fmt: skip
 # Values that go without saying: a column of nothing else is left out.
 UNSAID = {"variant": "default", "passes": 1, "cut": "auto", "group_size": 0, "staleness": 0}

@@ -564,7 +564,7 @@ def _training_s(run: pd.Series) -> float:
 QUALITY = ("wer", "frame_error", "p_at_1", "accuracy", "valid_accuracy")
 # How a network is split, what its workers' data and memory are: of a row beside method and sizes.
 _SPLIT = ["variant", "server", "partition", "redraw", "overlap", "lost_steps", "sharding", "skew",
-          "memory_limit_bytes", "passes"]  # fmt: skip
+          "memory_limit_bytes", "passes", "eval_size"]  # fmt: skip
 
 
 def accuracy_table(runs: pd.DataFrame, tier: str | None = None) -> pd.DataFrame:

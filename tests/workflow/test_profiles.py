@@ -12,7 +12,7 @@ import yaml
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 # Rules that start ranks, or time things on this machine: for them Slurm must give tasks in place of one.
-WITH_RANKS = {"run_measured", "calibrate", "plans"}
+WITH_RANKS = {"run_measured", "run_validation", "calibrate", "plans"}
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_what_is_run_again(world):
     assert second.returncode == 0, second.stdout
     assert world.trained() == []
     assert world.report.stat().st_mtime_ns > before, "the report is made again"
-    assert not {"run", "run_measured", "prepare", "calibrate"} & set(world.jobs())
+    assert not {"run", "run_measured", "run_validation", "prepare", "calibrate"} & set(world.jobs())
 
     world.append(method, "\nCHANGED = True\n")
     assert world.jobs()["run"] == 1
@@ -134,7 +134,7 @@ def test_what_is_run_again(world):
     trained = world.trained()
     assert len(trained) == 2
     assert methods_of(trained) == {"averaging"}
-    assert not {"run", "run_measured"} & set(world.jobs())
+    assert not {"run", "run_measured", "run_validation"} & set(world.jobs())
 
     world.change(
         "config/experiments/tiny.yaml",
@@ -167,7 +167,7 @@ def test_a_failed_point_stops_nothing_and_is_tried_again(world):
     third = world.start()
     assert third.returncode == 0, third.stdout
     assert len(world.trained()) == 2
-    assert not {"run", "run_measured"} & set(world.jobs())
+    assert not {"run", "run_measured", "run_validation"} & set(world.jobs())
 
     shutil.rmtree(next((world.folder / "results/runs").glob("averaging*")))
     assert world.start().returncode == 0
@@ -196,13 +196,13 @@ def test_a_failed_preparation_or_calibration_stops_nothing_and_is_tried_again(wo
     assert "failed: calibration of this machine" in second.stdout
     jobs = world.jobs()
     assert jobs["calibrate"] == 1
-    assert not {"run", "run_measured", "prepare"} & set(jobs)
+    assert not {"run", "run_measured", "run_validation", "prepare"} & set(jobs)
 
     (world.folder / "fail").write_text("")
     third = world.start()
     assert third.returncode == 0, third.stdout
     assert world.trained() == []
-    assert not {"run", "run_measured", "prepare", "calibrate"} & set(world.jobs())
+    assert not {"run", "run_measured", "run_validation", "prepare", "calibrate"} & set(world.jobs())
 
     (world.folder / "results/data/digits/summary.json").unlink()
     assert world.jobs()["prepare"] == 1, "what was lost is made again"
@@ -282,7 +282,7 @@ def test_what_a_dry_run_says(world):
     assert ["averaging", "0", "2", "2"] in lines
     assert ["data_parallel", "2", "2", "4"] in lines
     assert ["run", "1"] in lines  # sweeps of one experiment share a job
-    assert ["run_measured", "2"] in lines
+    assert ["run_measured", "run_validation", "2"] in lines
     assert not (world.folder / "results/runs").exists()
 
     smoke = world.start("-n", "smoke")
