@@ -22,6 +22,7 @@ import torch
 from implementations import footprint, holding, rbm, recipe, registry
 from implementations.checkpoint import Checkpoints
 from implementations.clock import LABELS, Clock
+from implementations.cluster import pace
 from implementations.cluster.booked import BookedCommunicator
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.hosts import counters
@@ -77,10 +78,12 @@ def run_point(
     run.resume()
     run.warm_up()
     setup_s = time.perf_counter() - began
+    run.take_pace()
     run.start_clock()
     try:
         run.train(report_progress)
         run.stop_clock()
+        run.take_pace()
         status, reason = run.outcome()
     except Diverged as error:
         run.stop_clock()
@@ -167,6 +170,7 @@ class Run:
         self._reference: Samples | None = None
         self._unsynced = False  # whether the model evaluated last is worker 0's alone
         self.utterances: pd.DataFrame | None = None
+        self._paces: list[float] = []
         # Python's and torch's global generators belong to the point too, whatever ran in this process before.
         torch.manual_seed(derive(point.seed, "global"))
 
@@ -236,6 +240,12 @@ class Run:
                 self.holding.warm_up(x_wbi, y_wb)
         self.net.grad_wp.zero_()
         self._resident_bytes = self.device.used_bytes() - self._resident_before
+
+    def take_pace(self) -> None:
+        """Time a step that calibration times too, on all processes at once: how fast this machine is now."""
+        if self.point.evidence == "measured" and self.point.device == "cpu":
+            self._agree_barrier()
+            self._paces.append(pace.step_s())
 
     def start_clock(self) -> None:
         """All processes start together."""
@@ -537,6 +547,7 @@ class Run:
                 "wall_s": float(wall_s),
                 "train_s": float(train_s),
                 "uncovered_s": float(uncovered_s),
+                "pace_step_s": self._pace_s(),
                 "time_to_target_s": reached and reached["train_s"],
                 "samples_per_s": float(samples / train_s),
                 "resident_bytes": int(self.comm.control_max(np.array([float(self._resident_bytes)]))[0]),
@@ -547,6 +558,12 @@ class Run:
                 most = self.comm.control_max(np.array([on_device["peak_device_bytes"]]))[0]
                 values |= {**on_device, "peak_device_bytes": int(most)}
         return values
+
+    def _pace_s(self) -> float | None:
+        """Mean over processes, before and after the training; None where it was not taken."""
+        own = float(np.mean(self._paces)) if self._paces else 0.0
+        total, count = self.comm.control_sum(np.array([own, float(bool(self._paces))]))
+        return float(total / count) if count else None
 
     def _simulation_columns(self, train_s: float) -> dict[str, Any]:
         """What simulating the workers took of this host."""

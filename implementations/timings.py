@@ -16,6 +16,7 @@ from implementations import record, registry
 from implementations.cluster import machine, timemodel
 from implementations.cluster.hosts.plan import is_emulated
 from implementations.cluster.machine import Cluster
+from implementations.cluster.shapes import PACE
 from implementations.errors import UserError
 from implementations.fitted import COMMUNICATION, LOSS_COLUMNS
 from implementations.point import Point
@@ -35,7 +36,7 @@ COLUMNS = [
     "straggler_s", "overlap_s", "train_s", "epoch_s", "time_to_target_s", "target_reached", "samples_per_s",
     "own_steps_to_target", "time_to_own_target_s", "time_to_own_target_low_s", "time_to_own_target_high_s",
     "speedup_same_code", "same_code_run_id", "speedup_best_sequential", "best_sequential_run_id",
-    "best_sequential_threads", "evidence", "run_evidence", "compute_source", "collective", *IDENTITY,
+    "best_sequential_threads", "evidence", "run_evidence", "compute_source", "collective", "pace_step_s", *IDENTITY,
 ]  # fmt: skip
 _WHOLE = [
     "workers", "nodes", "data_size", "model_params", "threads_per_worker", "minibatch", "global_batch", "epochs",
@@ -334,4 +335,14 @@ def _row(
         "run_evidence": run.get("evidence"),
         "compute_source": timing.compute_source,
         "collective": timing.collective,
+        "pace_step_s": _calibrated_pace_s(cluster, int(run["workers"])),
     }
+
+
+def _calibrated_pace_s(cluster: Cluster, ranks: int) -> float:
+    """What the step that measured runs time beside themselves took in calibration, with as many ranks busy."""
+    wanted = PACE["label"], PACE["minibatch"], ranks, 1
+    for step in cluster.steps:
+        if (step.model, step.minibatch, step.busy_ranks, step.threads) == wanted:
+            return step.step_s
+    return math.nan

@@ -24,8 +24,8 @@ from implementations.training import make_optimizer
 
 IQR_OF_NORMAL = 1.349
 _DATA_BYTES = 96_000_000  # samples to gather from: beyond any cache, as a real training set
-_COLD = 2  # steps of a block that are not counted
-BLOCKS, BLOCK_S = 9, 0.12
+COLD = 2  # steps of a block that are not counted
+BLOCKS, BLOCK_S = 9, 0.08
 QUICK_BLOCKS, QUICK_BLOCK_S = 3, 0.05
 
 
@@ -92,7 +92,7 @@ def rows(shapes: list[dict[str, Any]], threads: int, quick: bool, group: Ranks) 
             break
         for step, count, found in zip(steps, counts, timed, strict=True):
             group.barrier()
-            step.run(_COLD)
+            step.run(COLD)
             found.append(step.run(count))
     # seconds (part: step, data; block; step of each rank)
     return [

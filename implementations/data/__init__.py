@@ -4,24 +4,31 @@ A data set is a folder in ``datasets/`` with a ``card.yaml`` (what it is, and wh
 ``prepare.py`` (raw files to arrays). ``prepare(name)`` makes ``results/data/<name>``, ``load(name)`` opens it.
 """
 
-from implementations.data.cards import Card, load_card, names
-from implementations.data.dataset import ArrayData, DataSet, Split
-from implementations.data.loading import load
-from implementations.data.preparation import command, prepare, status
-from implementations.data.speech import SpeechData
-from implementations.data.teacher import TeacherData
+from __future__ import annotations
 
-__all__ = [
-    "ArrayData",
-    "Card",
-    "DataSet",
-    "SpeechData",
-    "Split",
-    "TeacherData",
-    "command",
-    "load",
-    "load_card",
-    "names",
-    "prepare",
-    "status",
-]
+import importlib
+from typing import Any
+
+# What the package offers, by its module. Loaded when it is asked for: most of these load torch, and who starts a job
+# or reads a summary needs none of it. Modules whose code counts for a run import each other by name.
+_PLACES = {
+    "Card": "cards",
+    "load_card": "cards",
+    "names": "cards",
+    "ArrayData": "dataset",
+    "DataSet": "dataset",
+    "Split": "dataset",
+    "load": "loading",
+    "command": "preparation",
+    "prepare": "preparation",
+    "status": "preparation",
+    "SpeechData": "speech",
+    "TeacherData": "teacher",
+}
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

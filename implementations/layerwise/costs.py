@@ -142,7 +142,8 @@ def predict(
     """What a step of ``strategy`` takes, which has a configuration for every layer.
 
     Other arguments as for ``tables``; ``background``: whether links work by themselves while devices compute (by
-    default those of GPUs do). Raises UserError for a strategy that does not fit.
+    default those of GPUs do, and those between hosts of one device each). Raises UserError for a strategy that does
+    not fit.
     """
     plan = Plan(graph, strategy, batch, devices)
     model = CostModel(graph, batch, devices, cluster, times, sync)
@@ -196,7 +197,8 @@ def predict(
             }
         )
     if background is None:
-        background = cluster.device.kind == "gpu"
+        # between hosts of one device each the kernel's connections send what they were given
+        background = cluster.device.kind == "gpu" or (cluster.nodes > 1 and cluster.devices_per_node == 1)
     step_s = simulate(works, update, background).step_s
 
     def total(*names: str) -> float:

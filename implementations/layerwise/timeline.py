@@ -4,9 +4,9 @@ Forward, layer by layer: a block is sent to its readers as soon as it is there, 
 Backward in reverse: of a layer with parameters first the gradient of the input, which is sent, then that of the
 parameters, whose sums over the replicas go on until the pass is over. At last the parameters are updated.
 
-With ``background`` the links work by themselves, as those of GPUs do: transfers in the order in which they are issued,
-sums of gradients when no transfer needs the link. Without, as between processes that pass messages by themselves, those
-who exchange something meet for it, and the sums are taken at the end.
+With ``background`` the links work by themselves, as those of GPUs and connections between hosts do: transfers in the
+order in which they are issued, sums of gradients when no transfer needs the link. Without, as between processes that
+pass messages by themselves, those who exchange something meet for it, and the sums are taken at the end.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ SHOWN_PLAN = ("vgg16", 4)  # network and devices of the plan that the paper prin
 PREDICTION_COLUMNS = [
     "paper", "experiments", "evidence", "status", "cluster", "dataset", "model", "strategy", "workers", "minibatch",
     "global_batch", "oversubscribed", "n", "measured_s", "measured_low_s", "measured_high_s", "predicted_s", "error",
-    "additive_s", "additive_error", "compute_source",
+    "compute_s", "additive_s", "additive_error", "compute_source",
 ]  # fmt: skip
 PLANS_COLUMNS = [
     "paper", "evidence", "experiments", "cluster", "model", "params", "dataset", "image", "strategy", "objective",
@@ -164,6 +164,7 @@ def predictions(runs: pd.DataFrame, plans: pd.DataFrame) -> pd.DataFrame:
             | {"n": seconds.n, "measured_s": seconds.centre}
             | {"measured_low_s": seconds.low, "measured_high_s": seconds.high}
             | {"predicted_s": plan["step_s"], "error": plan["step_s"] / seconds.centre - 1}
+            | {"compute_s": plan["compute_s"]}
             | {"additive_s": plan["additive_s"], "additive_error": plan["additive_s"] / seconds.centre - 1}
         )
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)

@@ -188,7 +188,8 @@ def validation(table: pd.DataFrame) -> pd.DataFrame:
     told = table.rename(columns={f"measured{end}_s": f"step{end}" for end in ("", "_low", "_high")})
     rows = [spread(row, "step", milliseconds) for row in told.to_dict("records")]
     return table.assign(measured_ms=rows)[
-        ["group", "network", "workers", "oversubscribed", "measured_ms", "predicted_s", "error", "repeats",
+        ["group", "network", "workers", "oversubscribed", "measured_ms", "predicted_s", "error", "pace",
+         "error_at_pace", "repeats",
          "compute_source", "command"]
     ]  # fmt: skip
 

@@ -19,8 +19,17 @@ def measured(run_id, repeat=0, train_s=1.0, **more):
     return synthetic.record(**(given | more))
 
 
-def timed(run_id, step_s, cluster="this-host"):
-    return {"run_id": run_id, "cluster": cluster, "step_s": step_s, "compute_source": "calibrated table"}
+def timed(run_id, step_s, cluster="this-host", **more):
+    """A hundred steps, four fifths of whose seconds are computation."""
+    parts = {
+        "steps": 100,
+        "workers": 2,
+        "compute_s": 70 * step_s,
+        "data_s": 5 * step_s,
+        "straggler_s": 5 * step_s,
+    }
+    found = {"run_id": run_id, "cluster": cluster, "step_s": step_s, "compute_source": "calibrated table"}
+    return found | parts | more
 
 
 def test_the_error_of_a_point_is_that_of_the_median_repeat():
@@ -54,12 +63,33 @@ def test_a_point_is_predicted_on_the_cluster_of_its_network():
     assert "emulated-100mbit" in table.loc["emulated-100mbit", "group"]
 
 
+def test_seconds_at_the_pace_of_the_time():
+    """All of them in memory, and those of computation on a link of its own, in proportion to a fixed step's."""
+    rows = [
+        measured("r-loopback", pace_step_s=0.0012),
+        measured("r-limited", network="emulated-100mbit", pace_step_s=0.0012),
+        measured("r-crowded", workers=4, pace_step_s=0.003),
+    ]
+    timings = pd.DataFrame([
+        timed("r-loopback", 0.01, pace_step_s=0.001), timed("r-limited", 0.01, "emulated-100mbit", pace_step_s=0.001),
+        timed("r-crowded", 0.01, workers=4, pace_step_s=np.nan),
+    ])  # fmt: skip
+    table = validation.validation(synthetic.runs(rows), timings).set_index("run_id")
+    assert table.loc["r-loopback", "pace"] == pytest.approx(1.2)
+    assert table.loc["r-loopback", "predicted_at_pace_s"] == pytest.approx(0.012)
+    assert table.loc["r-limited", "predicted_at_pace_s"] == pytest.approx(0.01 + 0.2 * 0.008)
+    assert table.loc["r-limited", "error_at_pace"] == pytest.approx(0.0116 / 0.01 - 1)
+    assert np.isnan(table.loc["r-crowded", "error_at_pace"])
+    words = " ".join(validation.sentences(table.reset_index()))
+    assert "took 1.20 to 1.20 times as long" in words and words.count("the goal is missed") == 1
+
+
 def test_layerwise_training_has_its_own_model():
     row = measured(
         "lw", method="layerwise", variant="data", samples_per_s=3200.0, global_batch=64, minibatch=32
     )
     plan = {
-        "run_id": "lw", "cluster": "this-host", "status": "ok", "step_s": 0.015, "additive_s": 0.02,
+        "run_id": "lw", "cluster": "this-host", "status": "ok", "step_s": 0.015, "additive_s": 0.02, "compute_s": 0.01,
         "compute_source": "measured blocks", "strategy_hash": None, "dataset": None,
     }  # fmt: skip
     timings = pd.DataFrame([timed("lw", 9.0)])
