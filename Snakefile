@@ -179,7 +179,7 @@ rule run:
     log:
         "results/logs/batch_{batch}.log",
     wildcard_constraints:
-        batch=r".+_simulated_.+",
+        batch=r"(?!speech_).+_simulated_.+",
     threads: lambda w: pipeline.threads(w.batch)
     params:
         code=lambda w: pipeline.code(w.batch),
@@ -188,6 +188,13 @@ rule run:
     shell:
         "python -m implementations run --configfile {params.configfile:q} --batch {wildcards.batch}"
         " --manifest {output} 2>&1 | tee {log}"
+
+
+# Minutes each, as words are decoded: started first, so that none of them is left running alone at the end.
+use rule run as run_speech with:
+    wildcard_constraints:
+        batch=r"speech_.+_simulated_.+",
+    priority: 3
 
 
 # Right after the calibration that they are held against: a shared machine drifts. Those first that are there for it.

@@ -11,7 +11,7 @@ from implementations.point import Point
 from implementations.registry import Method
 
 # At most this many a job: starting one takes two seconds, but cores must stay busy to the end.
-MEASURED_POINTS, SIMULATED_POINTS = 24, 12
+MEASURED_POINTS, SIMULATED_POINTS = 24, 8
 SPARK_POINTS = 80  # of a Spark session, which takes longer to start than most of its points to run
 
 
