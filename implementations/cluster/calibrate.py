@@ -79,7 +79,9 @@ def calibrate(
         part = measure(
             ranks, _order(ranks, one_thread, quick, ranks_for_steps, ranks_for_collectives), settings
         )
-        steps += [{**row, "busy_ranks": ranks} for row in part["steps"]]
+        if "company" in part:
+            rows = at_pace_of(alone["steps"], part["steps"], part["company"])
+            steps += [{**row, "busy_ranks": ranks} for row in rows]
         for name in ("collectives", "refills"):
             exchanged[name] += part.get(name, [])
         for name in ("link", "tasks"):
@@ -100,6 +102,24 @@ def calibrate(
     return out
 
 
+def at_pace_of(
+    alone: list[dict[str, Any]], together: list[dict[str, Any]], ratio: float
+) -> list[dict[str, Any]]:
+    """Rows of ranks that were busy together, at the pace that the machine had while one was timed ``alone``.
+
+    ``ratio``: of ``steptimes.company``. A machine that others share is faster in one minute than in the next, and
+    speedups come from the two kinds of row.
+    """
+    key = shapes.PACE["label"], shapes.PACE["minibatch"], 1
+    before, now = (
+        next(row["step_s"] for row in rows if (row["model"], row["minibatch"], row["threads"]) == key)
+        for rows in (alone, together)
+    )
+    factor = before * ratio / now
+    seconds = ("step_s", "step_sd_s", "step_iqr_s", "data_s")
+    return [row | {name: row[name] * factor for name in seconds} for row in together]
+
+
 def _order(
     ranks: int,
     one_thread: list[dict[str, Any]],
@@ -110,7 +130,7 @@ def _order(
     """What ``ranks`` processes measure. Caches are refilled, and Spark's tasks met, by two with a core each."""
     order: dict[str, Any] = {"quick": quick}
     if ranks in for_steps:
-        order["shapes"] = one_thread
+        order |= {"shapes": one_thread, "company": True}
     if ranks in for_collectives:
         order["link"] = {"largest_bytes": linktimes.LARGE_BYTES}
         order["collectives"] = {"sizes": linktimes.QUICK_SIZES if quick else linktimes.SIZES}

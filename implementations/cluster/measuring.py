@@ -30,9 +30,9 @@ def measure(
 ) -> dict[str, Any]:
     """What ``ranks`` fresh processes of ``threads`` threads each measured.
 
-    ``order``: what to measure, each part left out where it is not named: ``shapes`` (steps), ``device``, ``memory``,
-    ``link`` (with ``largest_bytes``), ``collectives`` (``sizes``, ``algorithms``), ``refills`` (shapes), ``tasks``; and
-    ``quick``.
+    ``order``: what to measure, each part left out where it is not named: ``shapes`` (steps), ``company``, ``device``,
+    ``memory``, ``link`` (with ``largest_bytes``), ``collectives`` (``sizes``, ``algorithms``), ``refills`` (shapes),
+    ``tasks``; and ``quick``.
     ``settings``: config's ``launcher``. ``hosts``: a ``hosts.network.Network`` to spread ranks over, one on each host.
     UserError with their last words when they fail.
     """
@@ -65,6 +65,8 @@ def carry_out(order: dict[str, Any], group: Ranks, folder: Path) -> dict[str, An
     quick = order["quick"]
     found: dict[str, Any] = {"mpi": group.library}
     found["steps"] = steptimes.rows(order.get("shapes", []), order["threads"], quick, group)
+    if order.get("company"):
+        found["company"] = steptimes.company(quick, group)
     if order.get("device"):
         found |= steptimes.device(quick)
     if order.get("memory"):

@@ -10,7 +10,7 @@ that neither an interruption nor the machine's drift counts as variation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from implementations import models
 from implementations.clock import Clock
 from implementations.cluster.peers import Ranks
-from implementations.cluster.shapes import TINY
+from implementations.cluster.shapes import PACE, TINY
 from implementations.training import make_optimizer
 
 IQR_OF_NORMAL = 1.349
@@ -99,6 +99,30 @@ def rows(shapes: list[dict[str, Any]], threads: int, quick: bool, group: Ranks) 
         _row(shape, step, threads, group.all(np.stack(found, axis=1)))
         for shape, step, found in zip(shapes, steps, timed, strict=True)
     ]
+
+
+def company(quick: bool, group: Ranks) -> float:
+    """What the step ``PACE`` takes while all ranks are busy, over what it takes the first of them alone.
+
+    By turns, so that both are taken at the same pace of the machine.
+    """
+    torch.set_num_threads(1)
+    step = TrainingStep(PACE, samples(PACE["features"]))
+    blocks, block_s = (QUICK_BLOCKS, QUICK_BLOCK_S) if quick else (BLOCKS, BLOCK_S)
+    step.run(3)
+    count = max(3, int(block_s / group.slowest(float(step.run(2).sum()) / 2)))
+    alone, together = np.zeros(blocks), np.zeros(blocks)
+    for block in range(blocks):
+        group.barrier()
+        if group.rank == 0:
+            step.run(COLD)
+            alone[block] = step.run(count)[0].mean()
+        else:
+            sleep(block_s)  # who waits at the barrier keeps a core busy
+        group.barrier()
+        step.run(COLD)
+        together[block] = step.run(count)[0].mean()
+    return float(np.median(group.all(together)) / group.slowest(float(np.median(alone))))
 
 
 def _row(shape: dict[str, Any], step: TrainingStep, threads: int, seconds: np.ndarray) -> dict[str, Any]:

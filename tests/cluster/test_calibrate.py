@@ -187,7 +187,7 @@ def test_steps_are_timed_in_rounds(monkeypatch):
             self.name, self.blocks = shape["label"], 0
 
         def run(self, steps):
-            if steps > steptimes._COLD + 1:  # neither warming up nor cold
+            if steps > steptimes.COLD + 1:  # neither warming up nor cold
                 self.blocks += 1
                 called.append(self.name)
             step_s = (5e-3 if self.blocks == 2 else 1e-3) + 1e-4 * (-1.0) ** np.arange(steps)
@@ -226,9 +226,9 @@ def test_shapes_are_timed_by_the_threads_that_are_asked_for():
     four = EXTRA | {"label": "four", "threads": 4}
     every = shapes.wanted([EXTRA, four, EXTRA], quick=True, cores=2)
     labels = [shape["label"] for shape in every]
-    assert labels == ["fc-64-64", "fc-128-128", "fc-24", "four"]
+    assert labels == ["fc-64-64", "fc-128-128", "fc-256-256", "fc-24", "four"]
     assert [shape["label"] for shape in shapes.by(1, every)] == labels
-    assert [shape["label"] for shape in shapes.by(2, every)] == ["fc-64-64", "fc-128-128"]
+    assert [shape["label"] for shape in shapes.by(2, every)] == labels[:3]
     assert shapes.by(4, every) == [EXTRA | {"label": "four"}]
     assert not any("threads" in shape for shape in shapes.by(1, every))
 
@@ -322,3 +322,20 @@ def test_the_file_has_tasks_and_refills(measured):
     # networks of the fixed list: 784-192-192-10 and 784-512-512-10, 4 bytes a parameter
     assert sizes == [4 * (785 * 192 + 193 * 192 + 193 * 10), 4 * (785 * 512 + 513 * 512 + 513 * 10)]
     assert all(seconds >= 0 for _, seconds in cluster.refills[2])
+
+
+def test_rows_of_ranks_in_company_are_at_the_pace_of_those_alone():
+    """The machine was twice as fast in the second session; one rank's step takes 1.1 times as long in company."""
+    pace = {"model": shapes.PACE["label"], "minibatch": shapes.PACE["minibatch"], "threads": 1}
+    other = {"model": "fc-9", "minibatch": 8, "threads": 1}
+    seconds = ("step_s", "step_sd_s", "step_iqr_s", "data_s")
+    alone = [row | dict.fromkeys(seconds, 2.0) for row in (other, pace)]
+    together = [pace | dict.fromkeys(seconds, 1.1), other | dict.fromkeys(seconds, 3.0) | {"repeats": 9}]
+    first, second = calibration.at_pace_of(alone, together, 1.1)
+    assert first["step_s"] == pytest.approx(2.2)
+    assert [second[name] for name in seconds] == pytest.approx([6.0] * 4) and second["repeats"] == 9
+
+
+def test_company_is_dear_only_where_cores_are_shared(tmp_path):
+    ratio = measuring.measure(2, {"company": True, "quick": True})["company"]
+    assert 0.5 < ratio < 10  # a core each takes about as long as one rank alone; a busy machine takes longer
