@@ -92,8 +92,12 @@ def _calibrated_paces(timings: pd.DataFrame) -> dict[int, float]:
 
 def _pace(point: dict[str, Any], runs: pd.DataFrame, calibrated: dict[int, float]) -> float:
     """This machine's while the runs were measured, over that in calibration."""
-    taken = runs["pace_step_s"].astype(float).median() if "pace_step_s" in runs else np.nan
-    return taken / calibrated.get(point["workers"], np.nan)
+    return _median(runs, "pace_step_s") / calibrated.get(point["workers"], np.nan)
+
+
+def _median(rows: pd.DataFrame, name: str) -> float:
+    known = rows[name].astype(float).dropna() if name in rows else []
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def _predicted(
@@ -132,11 +136,11 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 def _errors(part: pd.DataFrame) -> dict[str, Any]:
     size = part["error"].astype(float).abs()
-    at_pace = part["error_at_pace"].astype(float).abs()
+    at_pace = part["error_at_pace"].astype(float).abs().dropna()
     return {
         "n": len(part),
-        "median_error_at_pace": float(at_pace.median()),
-        "worst_error_at_pace": float(at_pace.max()),
+        "median_error_at_pace": float(at_pace.median()) if len(at_pace) else np.nan,
+        "worst_error_at_pace": float(at_pace.max()) if len(at_pace) else np.nan,
         "median_error": float(size.median()),
         "worst_error": float(size.max()),
         "worst_group": part["group"].loc[size.idxmax()],

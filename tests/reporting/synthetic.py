@@ -580,6 +580,9 @@ def validation() -> pd.DataFrame:
                     "repeats": 5,
                     "predicted_s": measured * (1 + error),
                     "error": error,
+                    "pace": 1.02 if workers < 4 else np.nan,
+                    "predicted_at_pace_s": measured * (1 + error / 2) if workers < 4 else np.nan,
+                    "error_at_pace": error / 2 if workers < 4 else np.nan,
                     "compute_source": "calibrated table",
                     "command": "snakemake --cores all suite",
                 }

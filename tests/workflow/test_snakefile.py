@@ -282,7 +282,7 @@ def test_what_a_dry_run_says(world):
     assert ["averaging", "0", "2", "2"] in lines
     assert ["data_parallel", "2", "2", "4"] in lines
     assert ["run", "1"] in lines  # sweeps of one experiment share a job
-    assert ["run_measured", "run_validation", "2"] in lines
+    assert ["run_measured", "2"] in lines
     assert not (world.folder / "results/runs").exists()
 
     smoke = world.start("-n", "smoke")
