@@ -37,6 +37,10 @@ TABLES = (
 ).split()
 
 
+# Experiments whose measured points the calibration is held against, among others.
+VALIDATING = "(validation|ist_ranks|layerwise_ranks)_"
+
+
 # Names the operating system that the suite is made on. Used only with `--software-deployment-method`: the packages
 # are those of the environment that Snakemake itself runs in (requirements.lock).
 container: "docker://python:3.11-bookworm"
@@ -200,13 +204,13 @@ use rule run as run_speech with:
 # Right after the calibration that they are held against: a shared machine drifts. Those first that are there for it.
 use rule run as run_validation with:
     wildcard_constraints:
-        batch=r"(validation|ist_ranks|layerwise_ranks)_.+_measured_.+",
+        batch=f"{VALIDATING}.+_measured_.+",
     priority: 7
 
 
 use rule run as run_measured with:
     wildcard_constraints:
-        batch=r"(?!(validation|ist_ranks|layerwise_ranks)_).+_measured_.+",
+        batch=f"(?!{VALIDATING}).+_measured_.+",
     priority: 5
 
 

@@ -41,9 +41,14 @@ def code_hash(method: str, evidence: str, model: str = "fc", path: str | None = 
     return digest.hexdigest()[:16]
 
 
-def code_kind(point: Point) -> tuple[str, str, str, str | None]:
-    """What of a point decides which code it runs: the arguments of ``code_hash``."""
-    return point.method, point.evidence, point.model["name"], point.model.get("path")
+def point_code_hash(point: Point) -> str:
+    """The hash of the code that a point runs, read once in a process."""
+    return _hash_once(point.method, point.evidence, point.model["name"], point.model.get("path"))
+
+
+@cache
+def _hash_once(method: str, evidence: str, model: str, path: str | None) -> str:
+    return code_hash(method, evidence, model, path)
 
 
 def own_code_hash(path: str) -> str:
@@ -105,16 +110,11 @@ def _names(file: Path, module: str) -> list[str]:
     return [".".join(words[: count + 1]) for words in parts for count in range(len(words))]
 
 
-def closure(roots: list[str], without: str = "") -> frozenset[str]:
+def closure(roots: list[str], without: str = "") -> set[str]:
     """The modules of this package reached from ``roots`` by import statements, those for type checking aside.
 
     ``without``: a package that is left out.
     """
-    return _closure(tuple(roots), without)
-
-
-@cache
-def _closure(roots: tuple[str, ...], without: str) -> frozenset[str]:
     seen: set[str] = set()
     todo = list(roots)
     while todo:
@@ -122,7 +122,7 @@ def _closure(roots: tuple[str, ...], without: str) -> frozenset[str]:
         if module not in seen and not (without and f"{module}.".startswith(f"{without}.")):
             seen.add(module)
             todo += imports(_path(module))
-    return frozenset(seen)
+    return seen
 
 
 @cache

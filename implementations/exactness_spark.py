@@ -16,12 +16,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from implementations import data
 from implementations.clock import Clock
 from implementations.cluster import ownership
 from implementations.cluster.communicator import Communicator
 from implementations.cluster.ledger import Ledger
 from implementations.cluster.simulated import SimulatedCommunicator
+from implementations.data.preparation import prepare
 from implementations.errors import UserError
 from implementations.harness import Run
 from implementations.point import Point
@@ -117,7 +117,7 @@ def _measured(asked: Sequence[Asked], optimizers: Sequence[str]) -> list[dict[st
     from implementations.cluster.spark import session
 
     with ownership.folder("exactness") as folder:
-        data.prepare("digits", folder)
+        prepare("digits", folder)
         with session.start(max(workers for _, _, workers in asked), "local") as running:
             return list(measured_on(running, folder, asked, optimizers))
 

@@ -547,7 +547,7 @@ class Run:
                 "wall_s": float(wall_s),
                 "train_s": float(train_s),
                 "uncovered_s": float(uncovered_s),
-                "pace_step_s": self._pace_s(),
+                "pace_step_s": self._pace_s(float(processes)),
                 "time_to_target_s": reached and reached["train_s"],
                 "samples_per_s": float(samples / train_s),
                 "resident_bytes": int(self.comm.control_max(np.array([float(self._resident_bytes)]))[0]),
@@ -559,11 +559,11 @@ class Run:
                 values |= {**on_device, "peak_device_bytes": int(most)}
         return values
 
-    def _pace_s(self) -> float | None:
-        """Mean over processes, before and after the training; None where it was not taken."""
-        own = float(np.mean(self._paces)) if self._paces else 0.0
-        total, count = self.comm.control_sum(np.array([own, float(bool(self._paces))]))
-        return float(total / count) if count else None
+    def _pace_s(self, processes: float) -> float | None:
+        """Mean over processes, before and after the training; None where none of them took it."""
+        if not self._paces:
+            return None
+        return float(self.comm.control_sum(np.array([np.mean(self._paces)]))[0] / processes)
 
     def _simulation_columns(self, train_s: float) -> dict[str, Any]:
         """What simulating the workers took of this host."""

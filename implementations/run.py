@@ -25,7 +25,7 @@ from implementations.cluster import leftovers, ownership
 from implementations.cluster.hosts import network, ranks
 from implementations.cluster.hosts.plan import DRIVER, MASTER, inside, is_emulated, rate_of, worker_roles
 from implementations.cluster.launcher import find_launcher, launcher_kind, mpi_command, rank_environment
-from implementations.codehash import code_hash, code_kind
+from implementations.codehash import point_code_hash
 from implementations.data.summary import find_fault, read_summary
 from implementations.errors import UserError
 from implementations.point import Point
@@ -59,11 +59,6 @@ def run_points(points: Sequence[Point], job: Job, bar: Bar) -> dict[str, str]:
         done = _run_group(group, job, bar)
         todo = [point for point in todo if point not in done]
     return {point.run_id: _status(point, job.results) for point in points}
-
-
-def point_code_hash(point: Point) -> str:
-    """The hash of the code that the point runs."""
-    return code_hash(*code_kind(point))
 
 
 def _finished(point: Point, results: Path) -> bool:

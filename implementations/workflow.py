@@ -24,7 +24,7 @@ import psutil
 from implementations import config, host, lifeline, record, registry
 from implementations.cluster import calibrate, leftovers, shapes
 from implementations.cluster.hosts import network
-from implementations.codehash import closure, code_hash, code_kind, normalised
+from implementations.codehash import closure, normalised, point_code_hash
 from implementations.errors import UserError
 from implementations.point import Point
 
@@ -40,7 +40,6 @@ class Pipeline:
 
     def __init__(self, workflow: Any) -> None:
         self._workflow = workflow
-        self._hashes: dict[tuple[str, str, str, str | None], str] = {}
         self._attempts: dict[str, str] = {}
         os.environ["PYTHONUNBUFFERED"] = "1"  # jobs are shown line by line as they go
         _put_first("PYTHONPATH", str(ROOT))
@@ -135,10 +134,7 @@ class Pipeline:
 
     def code(self, batch_id: str) -> str:
         """Hash of the code that the batch's points run."""
-        kinds = set(map(code_kind, self.batch(batch_id)[2]))
-        for kind in kinds - set(self._hashes):
-            self._hashes[kind] = code_hash(*kind)
-        return "code " + " ".join(self._hashes[kind] for kind in sorted(kinds))
+        return "code " + " ".join(sorted(set(map(point_code_hash, self.batch(batch_id)[2]))))
 
     def attempt(self, batch_id: str) -> str:
         """Changes while a point of the batch must be tried again, and not once all have finished.

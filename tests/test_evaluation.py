@@ -24,7 +24,7 @@ def test_rows_are_spread_over_the_set(size, wanted):
 def test_accuracy_is_over_the_samples_asked_for(method, results):
     part = trained(point_of(method, eval_size=50), results)
     tested = part.test()
-    dataset, (weights,) = part.dataset, [part.net.theta_wp[0].clone()]
+    dataset, weights = part.dataset, part.net.theta_wp[0].clone()
     samples = dataset.samples("test", np.arange(50) * dataset.sizes["test"] // 50)
     with part.holding.whole() as net:
         correct, loss = net.evaluate(*part.device.take(samples, torch.arange(50)))
@@ -33,6 +33,5 @@ def test_accuracy_is_over_the_samples_asked_for(method, results):
 
     whole = trained(point_of(method), results)
     assert torch.equal(whole.net.theta_wp[0], weights), "what is scored changes nothing of the training"
-    assert whole.test()["accuracy"] * dataset.sizes["test"] == pytest.approx(
-        round(whole.test()["accuracy"] * dataset.sizes["test"])
-    )
+    correct = whole.test()["accuracy"] * dataset.sizes["test"]
+    assert correct == pytest.approx(round(correct))

@@ -67,9 +67,9 @@ def end_orphans(work: Path) -> int:
     return len(orphans)
 
 
-def _folders() -> Iterator[Path]:
+def _folders() -> list[Path]:
     marks = f"*/{ownership.folder_name('*', 'claim')}"
-    yield from ownership.sweep_folders({mark: mark.parent for top in _CLAIMED for mark in top.glob(marks)})
+    return ownership.sweep_folders({mark: mark.parent for top in _CLAIMED for mark in top.glob(marks)})
 
 
 def _segments() -> Iterator[Path]:

@@ -85,17 +85,17 @@ def folder(what: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_folders(marks: dict[Path, Path] | None = None) -> Iterator[Path]:
-    """Remove the temporary folders whose owner is gone; yields each.
+def sweep_folders(marks: dict[Path, Path] | None = None) -> list[Path]:
+    """Remove the temporary folders whose owner is gone; returns them.
 
     ``marks``: more of them, each under a path whose name tells the owner.
     """
-    found = {path: path for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")}
-    for mark, path in (found | (marks or {})).items():
-        owner = Owner.of(mark.name.removeprefix(FOLDER_PREFIX))
-        if owner is not None and not owner.lives:
-            shutil.rmtree(path, ignore_errors=True)
-            yield path
+    found = {path: path for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*")} | (marks or {})
+    owners = {path: Owner.of(mark.name.removeprefix(FOLDER_PREFIX)) for mark, path in found.items()}
+    stale = [path for path, owner in owners.items() if owner is not None and not owner.lives]
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+    return stale
 
 
 def _ticks(pid: int) -> int | None:

@@ -189,8 +189,7 @@ def validation(table: pd.DataFrame) -> pd.DataFrame:
     rows = [spread(row, "step", milliseconds) for row in told.to_dict("records")]
     return table.assign(measured_ms=rows)[
         ["group", "network", "workers", "oversubscribed", "measured_ms", "predicted_s", "error", "pace",
-         "error_at_pace", "repeats",
-         "compute_source", "command"]
+         "error_at_pace", "repeats", "compute_source", "command"]
     ]  # fmt: skip
 
 

@@ -67,8 +67,7 @@ def up(roles: Iterable[str], bits_per_s: int | None = None) -> Iterator[Network]
     if reason := why_not():
         raise Unavailable(reason)
     sweep()
-    for _ in ownership.sweep_folders():  # of guards that were killed as well
-        pass
+    ownership.sweep_folders()  # of guards that were killed as well
     plan = Plan(ownership.new_prefix(), tuple(roles), bits_per_s)
     folder = ownership.make_folder(plan.prefix, "hosts")
     guard = Guard(folder)
