@@ -7,6 +7,7 @@ and held against the point's own time by the tables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -24,7 +25,8 @@ from implementations.cluster import machine
 from implementations.data.cards import load_card
 from implementations.errors import UserError
 from implementations.layerwise import costs, planner, searchtimes, strategies, tracing
-from implementations.layerwise.blocktimes import MeasuredBlocks
+from implementations.layerwise.blocktimes import MeasuredBlocks, measure_all
+from implementations.layerwise.costmodel import BlockSpec
 from implementations.layerwise.graph import Graph, Strategy
 from implementations.layerwise.plan import Plan
 from implementations.layerwise.search import NoPlan
@@ -57,12 +59,13 @@ def make(
     A machine that is not calibrated gets no rows of measured points.
     """
     plans, searches = [], []
+    planned = []
     for point in of(points):
         name = machine.of_network(point.network) if point.evidence == "measured" else point.network
-        try:
-            cluster = machine.load(name, results, clusters_dir)
-        except machine.NotCalibrated:
-            continue
+        with contextlib.suppress(machine.NotCalibrated):
+            planned.append((point, machine.load(name, results, clusters_dir)))
+    _measure_blocks([point for point, cluster in planned if cluster.is_here], Path(results), launcher)
+    for point, cluster in planned:
         try:
             plan, search = _rows(point, cluster, Path(results), launcher)
         except UserError as error:
@@ -114,6 +117,23 @@ def _rows(
         "strategy_hash": Plan(graph, strategy, batch, devices).hash,
         "plan": plan_json(graph, strategy, predicted),
     }, searches
+
+
+def _measure_blocks(points: Sequence[Point], results: Path, launcher: dict[str, Any] | None) -> None:
+    """All that is missing for these points, at once; what goes wrong comes up again with the point that it is of."""
+    wanted = []
+    for point in points:
+        with contextlib.suppress(UserError):
+            wanted.append(
+                (MeasuredBlocks(results / planner.BLOCKS, point.workers), _needed(point, network(point)[0]))
+            )
+    with contextlib.suppress(UserError):
+        measure_all(wanted, launcher)
+
+
+def _needed(point: Point, graph: Graph) -> list[BlockSpec]:
+    settings = registry.get(METHOD).settings(point)
+    return planner.needed(point.variant, settings, graph, point.global_batch, point.workers)
 
 
 def _identity(point: Point, cluster: machine.Cluster) -> dict[str, Any]:
@@ -240,7 +260,7 @@ def _times(
     if settings["device_rate"]:
         minibatch = settings["rate_minibatch"] or point.minibatch
         scale = planner.scale_to(graph, cluster, minibatch, settings["device_rate"])
-    specs = planner.needed(point.variant, settings, graph, point.global_batch, point.workers)
+    specs = _needed(point, graph)
     if cluster.is_here:
         MeasuredBlocks(results / planner.BLOCKS, point.workers).measure(specs, launcher)
     return planner.times_for(cluster, specs, point.workers, results, scale)

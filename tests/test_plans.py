@@ -11,6 +11,7 @@ import yaml
 
 from implementations import plans
 from implementations.__main__ import main
+from implementations.errors import UserError
 from implementations.layerwise import blocktimes, strategies
 from implementations.point import Point
 from implementations.reporting.files import read_table, write_parquet
@@ -248,9 +249,9 @@ def calibrated(results, monkeypatch):
     """This machine as a toy; blocks that take a millisecond forward and two backward, and nothing around them."""
     counted = []
 
-    def measured(blocks, busy, settings):
+    def measured(parts, busy, settings):
         counted.append((busy, settings))
-        seconds = [1e-3 * (block["kind"] not in ("handling", "update")) for block in blocks]
+        seconds = [1e-3 * (block["kind"] not in ("handling", "update")) for part in parts for block in part]
         return [{"forward_s": s, "backward_s": 2 * s, "repeats": 3} for s in seconds]
 
     monkeypatch.setattr(blocktimes, "_measured", measured)
@@ -278,6 +279,36 @@ def test_a_measured_point_is_predicted_from_blocks_measured_here(results_dir, mo
     again, _ = plans.make([one, point("data", 2, model=FC)], results_dir)
     assert len(counted) == before and again["compute_source"].tolist() == ["measured blocks", "roofline"]
     assert again["compute_s"][0] == row["compute_s"]
+
+
+def test_blocks_of_all_points_are_timed_in_the_same_processes(results_dir, monkeypatch):
+    counted = calibrated(results_dir, monkeypatch)
+    wider = {"name": "fc", "hidden": [20, 12]}
+    both = [
+        point(name, 2, model=model, evidence="measured", network="loopback")
+        for name, model in (("data", FC), ("data", wider), ("owt", FC))
+    ]
+    frame, _ = plans.make(both, results_dir)
+    assert frame["compute_source"].tolist() == ["measured blocks"] * 3
+    assert [busy for busy, _ in counted] == [2]  # all layers are split over both processes
+
+
+def test_a_network_that_cannot_be_timed_costs_only_its_own_plan(results_dir, monkeypatch, capsys):
+    calibrated(results_dir, monkeypatch)
+    good = blocktimes._measured
+
+    def failing(parts, busy, settings):
+        if any(20 in block["block"] for part in parts for block in part):
+            raise UserError("blocks: 2 measuring process(es) failed")
+        return good(parts, busy, settings)
+
+    monkeypatch.setattr(blocktimes, "_measured", failing)
+    wider = {"name": "fc", "hidden": [20, 12]}
+    both = [point("data", 2, model=model, evidence="measured", network="loopback") for model in (FC, wider)]
+    frame, _ = plans.make(both, results_dir)
+    assert frame["status"].tolist() == ["ok", "failed"]
+    assert "2 measuring process(es) failed" in frame["reason"][1]
+    assert "no plan for" in capsys.readouterr().err
 
 
 def test_the_verb_writes_both_tables(root, tmp_path, monkeypatch):

@@ -248,12 +248,10 @@ class Subnets(Holding):
             return [whole if worker == 0 else {} for worker in self._comm.hosted]
         parts = None
         if full:
-            parts = [
-                torch.cat(
-                    [self._part(full, name, place).reshape(-1) for name, place, _ in self._parts_of(worker)]
-                )
-                for worker in range(self._comm.size)
-            ]
+            parts = [full.theta_wp.new_empty(count) for count in self._stored_counts]
+            for worker, values in enumerate(parts):
+                for name, place, piece in self._pieces(worker, values):
+                    piece.copy_(self._part(full, name, place))
         flat = self._comm.control_distribute(parts, self._stored_counts)
         return [
             {name: piece for name, _, piece in self._pieces(worker, values)}

@@ -210,15 +210,15 @@ class MeasuredBlocks:
 
         ``settings``: config's ``launcher``. Raises UserError when MPI is missing or a measuring process fails.
         """
-        blocks = self.missing(specs)
-        for busy in sorted({block["busy"] for block in blocks}):
-            part = [block for block in blocks if block["busy"] == busy]
-            report(f"blocks: {len(part)} to be timed in {busy} process{'es' if busy > 1 else ''} at once")
-            rows = [_row(block) | found for block, found in zip(part, _measured(part, busy, settings))]
-            today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            self._rows |= {_key(row): {**row, "date": today} for row in rows}
-            self._write()
-        return len(blocks)
+        return measure_all([(self, specs)], settings, report)
+
+    def write(self) -> None:
+        """Put what is known into the file, beside what another process may have put there meanwhile."""
+        rows = {_key(row): row for row in _read(self.path)} | self._rows
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(self.path.name + ".part")
+        pd.DataFrame(list(rows.values())).to_parquet(part, index=False)
+        os.replace(part, self.path)
 
     def _find(self, block: Mapping[str, Any]) -> dict[str, Any]:
         row = _row(block)
@@ -230,13 +230,34 @@ class MeasuredBlocks:
             )
         return found
 
-    def _write(self) -> None:
-        """Add to the file what another process may have added to meanwhile."""
-        rows = {_key(row): row for row in _read(self.path)} | self._rows
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_name(self.path.name + ".part")
-        pd.DataFrame(list(rows.values())).to_parquet(part, index=False)
-        os.replace(part, self.path)
+
+def measure_all(
+    wanted: Sequence[tuple[MeasuredBlocks, Iterable[BlockSpec]]],
+    settings: Mapping[str, Any] | None = None,
+    report: Callable[[str], None] = lambda line: print(line, flush=True),
+) -> int:
+    """``MeasuredBlocks.measure`` for several networks, in the same processes: starting these takes seconds.
+
+    Blocks of a network are still timed among its own. All are of one file.
+    """
+    parts: dict[int, list[list[dict[str, Any]]]] = {}
+    ordered: set[tuple[Any, ...]] = set()
+    for times, specs in wanted:
+        blocks = {_key(_row(block)): block for block in times.missing(specs)}
+        fresh = [block for key, block in blocks.items() if key not in ordered]
+        ordered |= set(blocks)
+        for busy in {block["busy"] for block in fresh}:
+            parts.setdefault(busy, []).append([block for block in fresh if block["busy"] == busy])
+    for busy, of_networks in sorted(parts.items()):
+        blocks = [block for part in of_networks for block in part]
+        report(f"blocks: {len(blocks)} to be timed in {busy} process{'es' if busy > 1 else ''} at once")
+        found = _measured(of_networks, busy, settings)
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        rows = [_row(block) | seconds | {"date": today} for block, seconds in zip(blocks, found, strict=True)]
+        for times, _ in wanted:
+            times._rows |= {_key(row): row for row in rows}
+        wanted[0][0].write()
+    return len(ordered)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -251,12 +272,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _measured(
-    blocks: list[dict[str, Any]], busy: int, settings: Mapping[str, Any] | None
+    parts: list[list[dict[str, Any]]], busy: int, settings: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Medians of blocks, from ``busy`` fresh processes of one thread each."""
+    """Medians of the blocks of all parts, in order, from ``busy`` fresh processes of one thread each."""
     with ownership.folder("blocks") as folder:
         asked, answer = folder / "order.json", folder / "answer.json"
-        asked.write_text(json.dumps({"blocks": blocks, "together": busy > 1}))
+        asked.write_text(json.dumps({"parts": parts, "together": busy > 1}))
         command = launcher.mpi_command(busy, settings) if busy > 1 else []
         command += [sys.executable, "-m", "implementations.layerwise.blockbench", str(asked), str(answer)]
         output, errors, code = launcher._run(command, launcher.rank_environment(1), _LIMIT_S)

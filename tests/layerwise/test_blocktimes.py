@@ -25,9 +25,9 @@ def measured(tmp_path, monkeypatch):
     """The file of a small net on two devices, its blocks timed in this process."""
     counted = []
 
-    def here(blocks, busy, settings):
-        counted.append((busy, len(blocks)))
-        return blockbench.measure(blocks, blockbench.Alone())
+    def here(parts, busy, settings):
+        counted.append((busy, sum(map(len, parts))))
+        return [row for part in parts for row in blockbench.measure(part, blockbench.Alone())]
 
     monkeypatch.setattr(blocktimes, "_measured", here)
     monkeypatch.setattr(blocktimes, "UPDATE_PARAMS", 1000)
@@ -72,6 +72,27 @@ def test_every_block_of_a_net_is_measured_once_and_found_again(measured):
             assert forward > 0 and backward > 0
     assert again.update_s(1000) > 0
     assert again.update_s(2000) == pytest.approx(2 * again.update_s(1000))
+
+
+def test_networks_are_measured_in_the_same_processes(tmp_path, monkeypatch):
+    """Each among its own blocks; what two of them have is measured with the first."""
+    asked = []
+
+    def measured(parts, busy, settings):
+        asked.append((busy, parts))
+        return [{"forward_s": 1.0, "backward_s": 2.0, "repeats": 3} for part in parts for _ in part]
+
+    monkeypatch.setattr(blocktimes, "_measured", measured)
+    path = tmp_path / "blocks.parquet"
+    both = [(MeasuredBlocks(path, 2), wanted(graph, 4, 2)) for graph in (branched(), chain())]
+    alone = [len(times.missing(specs)) for times, specs in both]
+    found = blocktimes.measure_all(both, report=lambda line: None)
+    assert [busy for busy, _ in asked] == [1, 2] and [len(parts) for _, parts in asked] == [2, 2]
+    common = sum(alone) - found
+    assert common >= 3  # the update, and what is handled around layers by one and by two
+    assert len(pd.read_parquet(path)) == found == sum(len(part) for _, parts in asked for part in parts)
+    for times, blocks in both:
+        assert times.missing(blocks) == MeasuredBlocks(path, 2).missing(blocks) == []
 
 
 def test_other_machines_and_versions_are_not_this_one(measured, monkeypatch):
@@ -123,9 +144,10 @@ def test_processes_that_share_cores_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(
         blocktimes,
         "_measured",
-        lambda blocks, busy, settings: [
+        lambda parts, busy, settings: [
             dict(zip(("forward_s", "backward_s"), seconds.get(block["kind"], (1e-3 * busy, 3e-3 * busy))))
-            for block in blocks
+            for part in parts
+            for block in part
         ],
     )
     times, specs = MeasuredBlocks(tmp_path / "blocks.parquet", 4), wanted(chain(), 8, 4)

@@ -174,8 +174,8 @@ def test_needed_are_the_blocks_of_each_layer_under_each_configuration():
 def here(monkeypatch):
     """This machine as a toy cluster; blocks take one millisecond forward and two backward, and nothing around them."""
 
-    def measured(blocks, busy, settings):
-        seconds = [1e-3 * (block["kind"] != "handling") for block in blocks]
+    def measured(parts, busy, settings):
+        seconds = [1e-3 * (block["kind"] != "handling") for part in parts for block in part]
         return [{"forward_s": s, "backward_s": 2 * s, "repeats": 3} for s in seconds]
 
     monkeypatch.setattr(blocktimes, "_measured", measured)
