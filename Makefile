@@ -58,7 +58,7 @@ test: setup lint ## the tests: once, then those for MPI on 1, 2, 3 and 4 ranks
 	@$(RUN) python -m pytest --ignore=tests/mpi -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 	@for ranks in $(RANKS); do \
 	  echo "== tests/mpi on $$ranks rank(s)"; \
-	  $(RUN) mpiexec -n $$ranks python -m pytest tests/mpi -p no:cacheprovider -q $(PYTEST_ARGS); \
+	  $(RUN) mpiexec -n $$ranks python -m pytest tests/mpi -o timeout_method=thread -p no:cacheprovider -q $(PYTEST_ARGS); \
 	done
 
 lint: setup ## style of the code
