@@ -8,7 +8,8 @@
                                                 spark_speedup spark_start_up
 
 About eight minutes in all on two cores, and forty more for the layer-wise ones, which are of the networks at their
-real size and time their layers first; leave the machine alone meanwhile. Rows also go to results/bench.json.
+real size and time their layers first; leave the machine alone meanwhile. Rows also go to results/bench.json, where
+those of benchmarks that are not named stay.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from implementations.cluster.launcher import mpi_command, rank_environment
 from implementations.record import write_text
+from implementations.reporting import benchrows
 
 LIMIT_S, LONG_LIMIT_S = 600, 3600
 
@@ -111,9 +113,10 @@ def main(names: list[str]) -> int:
         for row in BENCHMARKS[name]():
             rows.append({"benchmark": name, **row})
             print(_line(rows[-1]), flush=True)
-    write_text(Path("results/bench.json"), json.dumps(rows, indent=1))
+    path = Path("results") / benchrows.FILE
+    write_text(path, benchrows.text(benchrows.joined(benchrows.read(path), rows)))
     missed = [row for row in rows if row.get("goal") is not None and not _met(row)]
-    print(f"{len(rows)} rows, {len(missed)} short of their goal; results/bench.json")
+    print(f"{len(rows)} rows, {len(missed)} short of their goal; {path}")
     return 1 if missed else 0
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from implementations.errors import UserError
 from implementations.record import outcome_files
+from implementations.reporting import benchrows
 from implementations.reporting.curves import PACKED, read_curve
 from implementations.reporting.files import read_table, write_parquet, write_whole
 
@@ -31,8 +32,8 @@ def pack(results: Path, reference: Path, reports: Path | None = None, tier: str 
     """Put the outcome of the run in ``results`` into ``reference``; returns the names of the files there.
 
     Beside tables and calibration: curves of the runs in ``runs.parquet``, and ``claims.csv`` of ``reports``, where it
-    is. Files of the pack before that are no part of this one are removed. UserError where there are no runs, where one
-    of them has no outcome, or where the whole is more than ``MOST_BYTES``.
+    is. Files of the pack before that are no part of this one are removed, but for benchmarks that were not run anew.
+    UserError where there are no runs, where one of them has no outcome, or where the whole is more than ``MOST_BYTES``.
     """
     runs = read_table(results / "runs.parquet")
     lost = runs[runs["status"].isin(["failed", "timeout"])]
@@ -52,22 +53,33 @@ def pack(results: Path, reference: Path, reports: Path | None = None, tier: str 
             f"{results}: {size / 1e6:.1f} MB of outcomes, more than the {MOST_BYTES / 1e6:.0f} MB of a reference; "
             f"the largest is {largest}"
         )
-    for name in set(_packed_before(reference)) - set(files):
+    files.pop(benchrows.FILE, None)
+    benchmarks = benchrows.joined(*(_benchmarks(folder / benchrows.FILE) for folder in (reference, results)))
+    for name in set(_packed_before(reference)) - set(files) - {benchrows.FILE}:
         (reference / name).unlink(missing_ok=True)
     for name, path in files.items():
         (reference / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, reference / name)
     write_parquet(curves, reference / PACKED)
+    if benchmarks:
+        write_whole(reference / benchrows.FILE, benchrows.text(benchmarks).encode())
     about = {
         "tier": tier,
         "runs": len(runs),
         "began": _first(runs["started_at"].dropna().min()),
         "ended": _first(runs["started_at"].dropna().max()),
         "code_commit": sorted(runs["code_commit"].dropna().unique()),
-        "files": sorted([*files, PACKED]),
+        "files": sorted([*files, PACKED, *([benchrows.FILE] if benchmarks else [])]),
     }
     write_whole(reference / INDEX, (json.dumps(about, indent=1) + "\n").encode())
     return about["files"]
+
+
+def _benchmarks(path: Path) -> list[benchrows.Row]:
+    try:
+        return benchrows.read(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}; remove it, and run make bench again") from None
 
 
 def packed_curves(results: Path, run_ids: list[str]) -> pa.Table:

@@ -16,7 +16,15 @@ import yaml
 
 from implementations.errors import UserError
 from implementations.point import EVIDENCE
-from implementations.reporting import layerwise_findings, spark, spark_findings, subnets, suite, validation
+from implementations.reporting import (
+    benchrows,
+    layerwise_findings,
+    spark,
+    spark_findings,
+    subnets,
+    suite,
+    validation,
+)
 from implementations.reporting import plans as planning
 from implementations.reporting.claims import CONFIG, load_published
 from implementations.reporting.columns import as_runs
@@ -120,7 +128,7 @@ def _page(results_dir: Path, reports_dir: Path, configfile: Path | None) -> str:
         verdicts=_verdict_counts(claims),
         papers=[_paper(key, tables, figures, tier) for key in papers],
         validation=_validation(tables["validation"]),
-        benchmarks=_benchmarks(results_dir / "bench.json", missing),
+        benchmarks=_benchmarks(results_dir / benchrows.FILE, missing),
         failures=tables["failures"].to_dict("records"),
         config=config["files"],
         command=command_for(None, tier),
@@ -402,10 +410,7 @@ def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-            raise ValueError("not a list of rows")
-        rows = pd.DataFrame(content).reindex(columns=BENCHMARK_COLUMNS)
+        rows = pd.DataFrame(benchrows.read(path)).reindex(columns=BENCHMARK_COLUMNS)
         rows = rows.astype(
             {name: float for name in BENCHMARK_COLUMNS if name.endswith("_s") or "ratio" in name}
         )

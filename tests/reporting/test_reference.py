@@ -19,14 +19,20 @@ from tests.reporting import synthetic
 ROOT = Path(__file__).resolve().parents[2]
 
 
+BENCHED = [
+    {"benchmark": name, "name": "net", "ratio": ratio} for name, ratio in (("steps", 1.0), ("words", 2.0))
+]
+
+
 @pytest.fixture
 def results(tmp_path):
     """A few made-up results, and what the pipeline leaves beside them."""
     folder = tmp_path / "results"
     leave(folder, synthetic.records()[:8] + synthetic.speech_records()[:4])
-    for name in ("data/digits/train.parquet", "batches/one.json", "calibration/this-host.yaml", "bench.json"):
+    for name in ("data/digits/train.parquet", "batches/one.json", "calibration/this-host.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
+    (folder / "bench.json").write_text(json.dumps(BENCHED))
     return folder
 
 
@@ -64,11 +70,26 @@ def test_the_next_pack_takes_the_place_of_the_last(results, tmp_path):
     (packed / "extended").mkdir(parents=True)
     (packed / "extended/runs.parquet").write_text("another tier's")
     reference.pack(results, packed)
-    (results / "bench.json").unlink()
+    (results / "calibration/this-host.yaml").unlink()
     reference.pack(results, packed)
-    assert not (packed / "bench.json").exists()
+    assert not (packed / "calibration/this-host.yaml").exists()
     assert (packed / "extended/runs.parquet").exists()
-    assert "bench.json" not in json.loads((packed / "reference.json").read_text())["files"]
+    assert "calibration/this-host.yaml" not in json.loads((packed / "reference.json").read_text())["files"]
+
+
+def test_benchmarks_that_were_not_run_anew_stay(results, tmp_path):
+    packed = tmp_path / "reference"
+    reference.pack(results, packed)
+    anew = [BENCHED[1] | {"ratio": 3.0}, {"benchmark": "sessions", "name": "net", "ratio": 4.0}]
+    (results / "bench.json").write_text(json.dumps(anew))
+    reference.pack(results, packed)
+    assert json.loads((packed / "bench.json").read_text()) == [BENCHED[0], *anew]
+    (results / "bench.json").unlink()
+    assert "bench.json" in reference.pack(results, packed)
+    assert json.loads((packed / "bench.json").read_text()) == [BENCHED[0], *anew]
+    (packed / "bench.json").write_text("{")
+    with pytest.raises(UserError, match=r"bench\.json cannot be read: .*; remove it"):
+        reference.pack(results, packed)
 
 
 def numbers_alone(drawn: style.Drawn, folder: Path) -> dict[str, str]:
