@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 from implementations import lifeline
 from implementations.layerwise import algebra, kernels, normalisation
@@ -27,18 +28,21 @@ from implementations.layerwise.graph import ADD, INPUT, LOSS, NORM, POINTWISE, G
 
 SPENT_S, LEAST, MOST = 0.2, 3, 30  # repetitions: until so long was spent, but at least and at most so many
 LONG_S, FEW = 1.0, 2  # of blocks that take longer, only so many
+WARM, MOVES = 3, 16  # passes that are not counted, and layers, of a chain between which values are moved
 ROUND_BYTES = 256e6  # of blocks that are timed in turns
-UPDATE, HANDLING = (
-    "update",
-    "handling",
-)  # not layers: the optimiser's step; what the executor does around a layer
+# Not layers: the optimiser's step; what the executor does around a layer, and around an exchange between two.
+UPDATE, HANDLING, MOVING = "update", "handling", "moving"
+NO_LAYERS = frozenset({UPDATE, HANDLING, MOVING})
+if TYPE_CHECKING:
+    from implementations.cluster.communicator import Communicator
+
 _LR = 1e-9  # the weights must not change into something else
 
 
 class Alone:
     """One process that measures by itself."""
 
-    rank = 0
+    rank, size = 0, 1
 
     def barrier(self) -> None:
         """Nobody to wait for."""
@@ -65,6 +69,13 @@ class Together:
         """The longest of all processes' times, one by one."""
         return [max(column) for column in zip(*self._world.allgather(list(seconds)))]
 
+    def communicator(self) -> Communicator:
+        """The processes as the devices of an executor."""
+        from implementations.cluster.ledger import Ledger
+        from implementations.cluster.mpi import MpiCommunicator
+
+        return MpiCommunicator(Ledger(), self._world)
+
 
 Pair = tuple[Callable[[], Any], Callable[[Any], Any]]  # forward, and backward of what it gives
 
@@ -85,16 +96,22 @@ def measure(blocks: Sequence[Mapping[str, Any]], group: Alone | Together) -> lis
     Blocks are timed in rounds, as in a step of a network: all of them forward, then all backward in reverse. One that
     is repeated by itself finds its weights and its code in the caches; blocks of tens of microseconds then take two
     thirds of what they take in a step. What the layer before has just computed is in the caches in a step, too, and is
-    written before each pass. A round has as many blocks as ``ROUND_BYTES`` hold.
+    written before each pass. A round has as many blocks as ``ROUND_BYTES`` hold; what is no layer has one of its own,
+    as it would leave nothing of the layers in the caches.
     """
-    found: list[dict[str, Any]] = []
-    part: list[Mapping[str, Any]] = []
+    parts: list[list[Mapping[str, Any]]] = []
     for block in blocks:
-        if part and sum(map(_nbytes, [*part, block])) > ROUND_BYTES:
+        alone = NO_LAYERS & {block["kind"], parts[-1][-1]["kind"]} if parts else True
+        if alone or sum(map(_nbytes, [*parts[-1], block])) > ROUND_BYTES:
+            parts.append([])
+        parts[-1].append(block)
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        if part[0]["kind"] == MOVING:
+            found.append(_moving(part[0]["block"][0], group))
+        else:
             found += _rounds([_timed(one) for one in part], group)
-            part = []
-        part.append(block)
-    return found + (_rounds([_timed(one) for one in part], group) if part else [])
+    return found
 
 
 def _rounds(blocks: Sequence[Timed], group: Alone | Together) -> list[dict[str, Any]]:
@@ -143,28 +160,87 @@ def _timed(block: Mapping[str, Any]) -> Timed:
     if block["kind"] == HANDLING:
         chain, bare = _handling(block["block"][0])
         return Timed(chain, lambda _: bare())
-    inputs = [torch.randn(shape) for shape in block["sources"] if math.prod(shape)]
+    inputs = [_values(shape) for shape in block["sources"] if math.prod(shape)]
     grad = None if block["kind"] == LOSS else torch.randn(block["block"])
     return Timed(*_layer(block, inputs, grad), inputs, () if grad is None else (grad,))
+
+
+def _values(shape: Sequence[int]) -> torch.Tensor:
+    """What a layer may read: pixels of a map are like their neighbours, channels have levels, and none is negative.
+
+    Of values without any order the processor guesses more comparisons wrong, and a maximum takes half as long again.
+    """
+    values = torch.randn(tuple(shape))
+    if len(shape) == 4:
+        values = F.avg_pool2d(values, 3, 1, 1).mul_(3) + torch.linspace(-1, 1, shape[1])[:, None, None]
+    return values.relu_()
 
 
 def _handling(count: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """A chain of ``count`` layers of one value each as the executor runs it, and the same computed without it."""
     from implementations.cluster.ledger import Ledger
     from implementations.cluster.simulated import SimulatedCommunicator
+
+    chain = _chain(count, 1, SimulatedCommunicator(1, Ledger()), cut=False)
+    x = [torch.ones(1, 1)]
+    forward, backward = _by_autograd(x, lambda xs: torch.relu(xs[0]), torch.ones(1, 1))
+    return chain, lambda: [backward(forward()) for _ in range(count)]
+
+
+def _moving(values: int, group: Together) -> dict[str, Any]:
+    """What an exchange between two layers takes beyond its messages, of one value for each pair and of ``values``.
+
+    Of a chain whose layers are cut by samples and by channels in turn against one that is cut by samples throughout,
+    and of the same messages sent in a row: blocks are cut out, and put together again.
+    """
+    count, comm = MOVES, group.communicator()
+
+    def median_s(run: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(WARM + MOST):
+            group.barrier()
+            began = perf_counter()
+            run()
+            times += group.slowest([perf_counter() - began])
+        return statistics.median(times[WARM:])
+
+    def beyond_s(of_pair: int) -> float:
+        cut, whole = (_chain(count, of_pair, comm, cut) for cut in (True, False))
+        peers = [rank for rank in range(group.size) if rank != group.rank]
+        blocks = [(rank, comm.message(torch.zeros(of_pair))) for rank in peers]
+        places = [(rank, comm.message(torch.zeros(of_pair))) for rank in peers]
+        sent_s = median_s(lambda: [comm.links.iexchange(blocks, places)() for _ in range(count)]) / count
+        # forward between all layers, back but to the input
+        return max(0.0, (median_s(cut) - median_s(whole)) / (2 * count - 1) - sent_s)
+
+    return {"forward_s": beyond_s(1), "backward_s": beyond_s(values), "repeats": MOST}
+
+
+def _chain(count: int, of_pair: int, comm: Communicator, cut: bool) -> Callable[[], Any]:
+    """A pass through ``count`` rectifiers over as many devices as ``comm`` has workers, a sample for each of them.
+
+    ``cut``: every other layer by its channels, so that each device sends ``of_pair`` values to every other; else all
+    layers are cut by their samples, and nothing is sent.
+    """
     from implementations.layerwise.executor import Executor
     from implementations.layerwise.plan import Plan
 
-    relu = {"function": "relu"}
-    layers = [Layer("0", INPUT, (), (1,))]
-    layers += [Layer(str(k), POINTWISE, (str(k - 1),), (1,), settings=relu) for k in range(1, count + 1)]
+    devices = comm.size
+    width = devices * of_pair
+    layers = [Layer("0", INPUT, (), (width,))]
+    layers += [
+        Layer(str(k), POINTWISE, (str(k - 1),), (width,), settings={"function": "relu"})
+        for k in range(1, count + 1)
+    ]
     graph = Graph("chain", [*layers, Layer("loss", LOSS, (str(count),), ())])
-    plan = Plan(graph, {layer.name: (1,) * layer.rank for layer in graph}, 1, 1)
-    nothing = [torch.zeros(1)]
-    executor = Executor(plan, SimulatedCommunicator(1, Ledger()), nothing, nothing)
-    x, label = [torch.ones(1, 1)], [torch.zeros(1, dtype=torch.int64)]
-    forward, backward = _by_autograd(x, lambda xs: torch.relu(xs[0]), torch.ones(1, 1))
-    return lambda: executor.gradients(x, label, 0), lambda: [backward(forward()) for _ in range(count)]
+    strategy = {layer.name: (devices, *[1] * (layer.rank - 1)) for layer in graph}
+    if cut:
+        strategy |= {str(k): (1, devices) for k in range(1, count + 1, 2)}
+    nothing = [torch.zeros(1) for _ in comm.hosted]
+    executor = Executor(Plan(graph, strategy, devices, devices), comm, nothing, nothing)
+    x = [torch.ones(1, width) for _ in comm.hosted]
+    label = [torch.zeros(1, dtype=torch.int64) for _ in comm.hosted]
+    return lambda: executor.gradients(x, label, 0)
 
 
 def _layer(block: Mapping[str, Any], inputs: list[torch.Tensor], grad: torch.Tensor | None) -> Pair:

@@ -25,11 +25,12 @@ import pandas as pd
 from implementations import host
 from implementations.cluster import launcher, ownership
 from implementations.errors import UserError
-from implementations.layerwise.costmodel import BlockSpec
+from implementations.layerwise.costmodel import ITEMSIZE, BlockSpec
 from implementations.layerwise.graph import FLATTEN, INPUT, NORM, Layer
 
 HANDLED = 32  # layers in the chain that tells what the executor does around one
 UPDATE_PARAMS = 8_000_000  # beyond caches, as the parameters of the networks are
+MOVED = 25_000  # values of a message by which the rate of cutting and joining blocks is told
 _KEYS = (
     "kind",
     "sources",
@@ -75,9 +76,10 @@ def described(
 
 
 def _no_layer(kind: str, values: int, busy: int) -> dict[str, Any]:
-    """The optimiser's step on some parameters ("update"), or layers of one value each ("handling").
+    """The optimiser's step on parameters ("update"), layers of one value each ("handling"), or exchanges ("moving").
 
-    The latter's two times are those of the layers run by the executor, and computed without it.
+    Of layers the two times are those of the executor's run, and computed without it; of exchanges, those of one value
+    for each pair of devices, and of so many ``values``, both beyond the time of the messages.
     """
     return {
         "kind": kind,
@@ -169,6 +171,17 @@ class MeasuredBlocks:
         row = self._find(_no_layer("update", UPDATE_PARAMS, busy))
         return turns * row["forward_s"] * params / UPDATE_PARAMS
 
+    @property
+    def moving(self) -> tuple[float, float]:
+        """Of an exchange between layers, beyond its messages: seconds, and seconds for each byte through a device."""
+        busy, turns = self._at_once(self.busy)
+        if busy == 1:
+            return 0.0, 0.0
+        row = self._find(_no_layer("moving", MOVED, busy))
+        through = 2 * ITEMSIZE * (busy - 1) * MOVED  # out and in
+        rate = max(0.0, row["backward_s"] - row["forward_s"]) / through
+        return turns * row["forward_s"], turns * rate
+
     def _at_once(self, active: int) -> tuple[int, float]:
         """How many of the processes that compute blocks compute at the same time, and how often they take turns.
 
@@ -180,7 +193,9 @@ class MeasuredBlocks:
     def missing(self, specs: Iterable[BlockSpec]) -> list[dict[str, Any]]:
         """What has to be measured for ``specs`` (``costmodel.specs``), each block once, and what is no layer."""
         specs = list(specs)
-        wanted = [_no_layer("update", UPDATE_PARAMS, self._at_once(self.busy)[0])]
+        together = self._at_once(self.busy)[0]
+        wanted = [_no_layer("update", UPDATE_PARAMS, together)]
+        wanted += [_no_layer("moving", MOVED, together)] if together > 1 else []
         wanted += [
             _no_layer("handling", HANDLED, busy)
             for busy in sorted({self._at_once(spec.active)[0] for spec in specs})

@@ -40,6 +40,13 @@ ITEMSIZE = 4
 class Times(Protocol):
     """Where t_C comes from: ``roofline.Roofline`` or ``blocktimes.MeasuredBlocks``."""
 
+    @property
+    def moving(self) -> tuple[float, float]:
+        """Seconds of an exchange between layers beyond its messages, and for each byte that a device gives or gets.
+
+        Blocks are cut out of tensors, and put together to others.
+        """
+
     def seconds(
         self,
         layer: Layer,
@@ -191,9 +198,18 @@ class CostModel:
         def made() -> tuple[np.ndarray, np.ndarray]:
             nbytes = ITEMSIZE * self.elements(layer, place, producer, reader)
             ways = 1 if source.kind == INPUT else 2
-            return ways * self.fabric.exchange_s(nbytes), nbytes.sum(axis=-2).max(axis=-1)
+            return ways * self.transfer_s(nbytes).max(axis=-1), nbytes.sum(axis=-2).max(axis=-1)
 
         return self._once(key, made)
+
+    def transfer_s(self, nbytes: np.ndarray) -> np.ndarray:
+        """(..., device) seconds for which an exchange of bytes (..., s, t) keeps each device busy: t_X."""
+        seconds = self.fabric.device_s(nbytes)
+        each_s, per_byte_s = self.times.moving
+        if not each_s and not per_byte_s:
+            return seconds
+        through = nbytes.sum(axis=-1) + nbytes.sum(axis=-2)
+        return seconds + (through > 0) * each_s + through * per_byte_s
 
     def held_bytes(self, layer: Layer, config: Config) -> int:
         """Bytes of a layer on device 0, which has the largest part of everything: parameters' state and output."""

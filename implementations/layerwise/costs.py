@@ -158,7 +158,7 @@ def predict(
             nbytes = np.zeros((devices, devices))
             for pair, box in edge.far().items():
                 nbytes[pair] = ITEMSIZE * algebra.volume(box)
-            busy = model.fabric.device_s(nbytes)
+            busy = model.transfer_s(nbytes)
             transfers.append(Transfer(edge.source, nbytes > 0, busy, edge.gradient))
             transfer_s += (1 + edge.gradient) * float(busy.max())
         volumes = np.zeros(devices)

@@ -31,6 +31,11 @@ class Roofline:
     workers: int = 1
     capacity: int = 1
 
+    @property
+    def moving(self) -> tuple[float, float]:
+        """Nothing: of a device by its datasheet the links alone are known."""
+        return 0.0, 0.0
+
     def seconds(
         self,
         layer: Layer,

@@ -315,11 +315,11 @@ def test_measured_blocks_are_used_where_they_are(ask, tmp_path, monkeypatch):
 
     counted = []
 
-    def measured(blocks, busy, settings):
+    def measured(parts, busy, settings):
+        blocks = [block for part in parts for block in part]
         counted.append((busy, len(blocks)))
-        return [
-            {"forward_s": 1e-3 * (b["kind"] != "handling"), "backward_s": 0.0, "repeats": 3} for b in blocks
-        ]
+        taken = [1e-3 * (block["kind"] not in ("handling", "moving")) for block in blocks]
+        return [{"forward_s": seconds, "backward_s": 0.0, "repeats": 3} for seconds in taken]
 
     monkeypatch.setattr(blocktimes, "_measured", measured)
     monkeypatch.setattr(blocktimes, "UPDATE_PARAMS", 10**12)  # an update takes nothing

@@ -20,6 +20,9 @@ def wanted(graph, batch, devices):
     return specs(graph, choices(graph, batch, devices), batch)
 
 
+MOVED = {"forward_s": 2e-5, "backward_s": 6e-5, "repeats": 3}
+
+
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """The file of a small net on two devices, its blocks timed in this process."""
@@ -27,7 +30,12 @@ def measured(tmp_path, monkeypatch):
 
     def here(parts, busy, settings):
         counted.append((busy, sum(map(len, parts))))
-        return [row for part in parts for row in blockbench.measure(part, blockbench.Alone())]
+        alone = blockbench.Alone()  # who exchanges nothing
+        return [
+            MOVED if block["kind"] == "moving" else blockbench.measure([block], alone)[0]
+            for part in parts
+            for block in part
+        ]
 
     monkeypatch.setattr(blocktimes, "_measured", here)
     monkeypatch.setattr(blocktimes, "UPDATE_PARAMS", 1000)
@@ -57,6 +65,7 @@ def test_every_block_of_a_net_is_measured_once_and_found_again(measured):
         "loss",
         "update",
         "handling",
+        "moving",
     }
     again = MeasuredBlocks(path, 2)
     assert again.missing(wanted(graph, 4, 2)) == []
@@ -72,6 +81,9 @@ def test_every_block_of_a_net_is_measured_once_and_found_again(measured):
             assert forward > 0 and backward > 0
     assert again.update_s(1000) > 0
     assert again.update_s(2000) == pytest.approx(2 * again.update_s(1000))
+    # what one value takes, and what more of them do by the byte: as many go out as come in
+    assert again.moving == pytest.approx((2e-5, 4e-5 / (2 * 4 * blocktimes.MOVED)))
+    assert MeasuredBlocks(path, 1).moving == (0.0, 0.0)
 
 
 def test_networks_are_measured_in_the_same_processes(tmp_path, monkeypatch):
@@ -89,7 +101,7 @@ def test_networks_are_measured_in_the_same_processes(tmp_path, monkeypatch):
     found = blocktimes.measure_all(both, report=lambda line: None)
     assert [busy for busy, _ in asked] == [1, 2] and [len(parts) for _, parts in asked] == [2, 2]
     common = sum(alone) - found
-    assert common >= 3  # the update, and what is handled around layers by one and by two
+    assert common >= 4  # update, exchanges, and what is handled around layers by one and by two
     assert len(pd.read_parquet(path)) == found == sum(len(part) for _, parts in asked for part in parts)
     for times, blocks in both:
         assert times.missing(blocks) == MeasuredBlocks(path, 2).missing(blocks) == []
@@ -216,8 +228,10 @@ def test_processes_measure_together(tmp_path):
         pytest.skip(str(error))
     times = MeasuredBlocks(tmp_path / "blocks.parquet", 2)
     few = [spec for spec in wanted(chain(), 4, 2) if spec.layer.name == "w"]
-    assert times.measure(few, report=lambda line: None) == len(few) + 3
+    assert times.measure(few, report=lambda line: None) == len(few) + 4
     rows = pd.read_parquet(tmp_path / "blocks.parquet")
-    assert sorted(rows.busy) == [1, 1, 2, 2, 2, 2]
-    assert all(math.isfinite(value) and value > 0 for value in rows.forward_s)
+    assert sorted(rows.busy) == [1, 1, 2, 2, 2, 2, 2]
+    layers = rows[rows.kind != "moving"]
+    assert all(math.isfinite(value) and value > 0 for value in layers.forward_s)
+    assert all(math.isfinite(value) and value >= 0 for value in times.moving)
     assert INPUT not in set(rows.kind)

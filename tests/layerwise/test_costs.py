@@ -24,6 +24,8 @@ A, B = 1e-5, 1e9
 class Unit:
     """A block takes as long as it has elements, backward twice; the update as long as it has parameters."""
 
+    moving = (0.0, 0.0)
+
     def seconds(self, layer, source_shapes, block_shape, **_):
         return float(math.prod(block_shape)), 2.0 * math.prod(block_shape)
 
@@ -32,7 +34,9 @@ class Unit:
 
 
 class Free:
-    """Computing costs nothing."""
+    """Computing costs nothing, nor does what is done around a message."""
+
+    moving = (0.0, 0.0)
 
     def seconds(self, *_, **__):
         return 0.0, 0.0
@@ -206,6 +210,27 @@ def test_wires_work_at_once_and_ports_in_turn():
     assert own.exchange_s(gather) == pytest.approx(1e-6 + n / 1e10)
     assert ported.exchange_s(gather) == pytest.approx(2 * (1e-6 + n / 1e10))
     assert ported.device_s(gather).tolist() == pytest.approx([2e-6 + 2e-4, 1e-6 + 1e-4, 1e-6 + 1e-4])
+
+
+def test_cutting_and_joining_blocks_is_charged_beside_the_links():
+    """Once for each device that takes part, and by what goes through it; a step counts it, and so does the search."""
+
+    class Moving(Free):
+        moving = (1e-3, 1e-6)
+
+    graph, cluster = chain(), flat(3)
+    free, moving = (CostModel(graph, 4, 3, cluster, times()) for times in (Free, Moving))
+    n = 1e6
+    gather = np.array([[0, n, 0], [0, 0, 0], [0, 0, 0]])
+    extra = moving.transfer_s(gather) - free.transfer_s(gather)
+    assert extra.tolist() == pytest.approx([1e-3 + 1e-6 * n, 1e-3 + 1e-6 * n, 0.0])
+    for find in (costs.predict, lambda *given: costs.predict(*given, background=True)):
+        plan = strategies.fixed("model", graph, 4, 2)
+        times = [find(graph, plan, 4, 2, cluster, kind()).step_s for kind in (Free, Moving)]
+        assert times[1] > times[0] + 1e-3
+    tables = [costs.tables(graph, 4, 2, cluster, kind()).problem for kind in (Free, Moving)]
+    for (*_, plain), (*_, slower) in zip(tables[0].edges, tables[1].edges):
+        assert ((slower >= plain + 1e-3) == (plain > 0)).all()
 
 
 def test_copies_to_host_memory_are_charged_both_ways():
