@@ -185,23 +185,32 @@ class Subnets(Holding):
     def _packed(self, place: int, worker: int) -> torch.Tensor:
         """The stored weights of a hosted worker that ``worker``'s subnet gets, flat."""
         weights, source = self._weights[place], self._comm.hosted[place]
-        parts = []
+        flat = self.net.theta_wp.new_empty(self._counts[source, worker])
+        start = 0
         for name, there, _ in self._blocks(source, worker):
             part = weights[name]
-            for axis, index in enumerate(there):
-                if index is not None:
-                    part = part.index_select(axis, index.to(part.device))
-            parts.append(part.reshape(-1))
-        return torch.cat(parts) if parts else self.net.theta_wp.new_empty(0)
+            *first, last = [(axis, index) for axis, index in enumerate(there) if index is not None] or [None]
+            for axis, index in first:
+                part = part.index_select(axis, index.to(part.device))
+            shape = [length if index is None else len(index) for length, index in zip(part.shape, there)]
+            target = flat[start : start + math.prod(shape)].view(shape)
+            start += target.numel()
+            if last is None:
+                target.copy_(part)
+            else:
+                torch.index_select(part, last[0], last[1].to(part.device), out=target)
+        return flat
 
     def _subnet_part(self, place: int, source: int) -> torch.Tensor:
         """The part of a hosted worker's subnet that ``source`` stores, flat."""
         worker = self._comm.hosted[place]
-        parts = [
-            self.net.weights[name][place][tuple(here)].reshape(-1)
-            for name, _, here in self._blocks(source, worker)
-        ]
-        return torch.cat(parts) if parts else self.net.theta_wp.new_empty(0)
+        flat = self.net.theta_wp.new_empty(self._counts[source, worker])
+        start = 0
+        for name, _, here in self._blocks(source, worker):
+            part = self.net.weights[name][place][tuple(here)]
+            flat[start : start + part.numel()].view(part.shape).copy_(part)
+            start += part.numel()
+        return flat
 
     def _unpack(self, place: int, source: int, values: torch.Tensor) -> None:
         """Put in place what a hosted worker's subnet got from ``source``."""

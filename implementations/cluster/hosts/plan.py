@@ -17,8 +17,9 @@ INTERFACE = "eth0"  # of every host
 DRIVER, MASTER = "driver", "master"  # of a Spark cluster, beside the workers
 MOST_HOSTS = 250
 MOST_MBIT = 100_000
-# What a port may send at once, and how long its queue may be (tbf's `burst` and `latency`).
-BURST = "32kb"
+# What a port may send at once after it had nothing to send (tbf's `burst`): a real one nothing. Here it is what goes by
+# in so many seconds, for timers are no finer, but at least a few frames. Then how long its queue may be.
+BURST_S, LEAST_BURST_BYTES = 2e-4, 6000
 QUEUE = "50ms"
 _NETWORK = re.compile(r"emulated(?:-(\d+)mbit)?")
 _SUBNET, _BITS = "10.77.0", 24
@@ -106,7 +107,8 @@ class Plan:
                 f"ip -n {name} link set {INTERFACE} up",
             ]
             if self.bits_per_s is not None:
-                limit = f"root tbf rate {self.bits_per_s}bit burst {BURST} latency {QUEUE}"
+                burst = max(LEAST_BURST_BYTES, round(self.bits_per_s / 8 * BURST_S))
+                limit = f"root tbf rate {self.bits_per_s}bit burst {burst} latency {QUEUE}"
                 words += [
                     f"tc -n {name} qdisc add dev {INTERFACE} {limit}",
                     f"tc -n {switch} qdisc add dev {port} {limit}",

@@ -88,6 +88,7 @@ def test_both_ends_of_each_cable_are_limited():
         *(("p-switch", "qdisc", "add", "dev", f"port{n}") for n in range(3)),
     }
     assert all(command[command.index("rate") + 1] == "100000000bit" for command in limits)
+    assert all(command[command.index("burst") + 1] == "6000" for command in limits)  # four frames
     assert not [command for command in Plan("p", worker_roles(3)).making() if command[0] == "tc"]
 
 
