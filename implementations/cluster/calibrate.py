@@ -87,7 +87,8 @@ def calibrate(
         for name in ("link", "tasks"):
             exchanged.setdefault(name, part.get(name))
         # with every core at work each has less of the memory's bandwidth: that is what training sees
-        alone["memory_bytes_per_s"] = part.get("memory_bytes_per_s", alone["memory_bytes_per_s"])
+        for name in ("memory_bytes_per_s", "packing_bytes_per_s"):
+            alone[name] = part.get(name, alone[name])
         alone["mpi"] = part["mpi"]
 
     values = clusterfile.of_this_host(alone, steps, exchanged, quick, others_percent)

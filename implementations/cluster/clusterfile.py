@@ -57,6 +57,10 @@ def of_this_host(
             "memory_bandwidth_bytes_per_s": measured(
                 alone["memory_bytes_per_s"], "copy of 64 MB, bytes read and written, all cores at once"
             ),
+            "packing_bytes_per_s": measured(
+                alone["packing_bytes_per_s"],
+                "half the rows of a matrix cut out, or put back, all cores at once",
+            ),
             "launch_overhead_s": measured(
                 alone["overhead_s"], "training step of a network of 8 units, one sample"
             ),

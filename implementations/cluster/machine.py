@@ -58,6 +58,16 @@ class Device:
     host_copy: Link | None = None
     efficiency_by_kind: dict[str, float] = field(default_factory=dict)
     kernel_overhead_s: float = 0.0
+    packing_bytes_per_s: float | None = None
+
+    def packing_s(self, nbytes: float) -> float:
+        """Seconds in which blocks are cut out of larger tensors and, elsewhere, put into others.
+
+        By its own rate, each of the two; where that is not known, as a copy that reads and writes them once.
+        """
+        if self.packing_bytes_per_s is not None:
+            return 2 * nbytes / self.packing_bytes_per_s
+        return 2 * nbytes / self.memory_bandwidth_bytes_per_s
 
     def flops_per_s(self, samples: float, flops: float) -> float:
         """Sustained flop/s of a step of ``flops`` operations on ``samples`` samples.
@@ -230,8 +240,7 @@ class Cluster:
         places = self._places(ranks, workers)
         seconds = collectives.seconds(op, algorithm, places, payload_bytes, sent_bytes, messages)
         if op in PACKED:
-            # blocks are gathered out of, and put back into, larger tensors: read and written once
-            seconds += 2 * payload_bytes / self.device.memory_bandwidth_bytes_per_s
+            seconds += self.device.packing_s(payload_bytes)
         if self.device.host_copy is not None and payload_bytes:
             seconds += 2 * self.device.host_copy.seconds(payload_bytes)
         return seconds + refill_s
@@ -411,6 +420,7 @@ def build(values: dict[str, Any], source: str = "cluster") -> Cluster:
                 kind: share["value"] for kind, share in device.get("efficiency_by_kind", {}).items()
             },
             kernel_overhead_s=_value(device, "kernel_overhead_s", 0.0),
+            packing_bytes_per_s=_value(device, "packing_bytes_per_s", None),
         ),
         inside_node=_link(links.get("inside_node")) or _slowest(pairs.values()),
         between_nodes=_link(links.get("between_nodes")),
@@ -545,7 +555,7 @@ def _slowest(links: Iterable[Link]) -> Link | None:
     )
 
 
-def _value(values: dict[str, Any], key: str, default: float) -> float:
+def _value(values: dict[str, Any], key: str, default: float | None) -> Any:
     return values[key]["value"] if key in values else default
 
 

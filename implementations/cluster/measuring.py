@@ -71,6 +71,7 @@ def carry_out(order: dict[str, Any], group: Ranks, folder: Path) -> dict[str, An
         found |= steptimes.device(quick)
     if order.get("memory"):
         found["memory_bytes_per_s"] = steptimes.memory_bytes_per_s(group)
+        found["packing_bytes_per_s"] = steptimes.packing_bytes_per_s(group)
     if "link" in order:
         found["link"] = linktimes.link(group, order["link"]["largest_bytes"])
     if "collectives" in order:

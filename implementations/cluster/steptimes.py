@@ -170,6 +170,7 @@ def device(quick: bool) -> dict[str, Any]:
         "peak_flops": peak,
         "overhead_s": float(np.median(step.run(200)[0])),
         "memory_bytes_per_s": memory_bytes_per_s(Ranks()),
+        "packing_bytes_per_s": packing_bytes_per_s(Ranks()),
     }
 
 
@@ -179,6 +180,27 @@ def memory_bytes_per_s(group: Ranks) -> float:
     target.copy_(source)
     group.barrier()
     return 2 * source.nbytes / group.slowest(best_s(lambda: target.copy_(source), 0.3, median=True))
+
+
+def packing_bytes_per_s(group: Ranks) -> float:
+    """Bytes of blocks that a rank cuts out of larger tensors, or puts back into them, in a second, while all ranks do.
+
+    Half the rows of a matrix, cut out flat, put into a smaller one, and back again; training has been at other things
+    in between, so that caches hold none of it.
+    """
+    store, rows = torch.rand(2000, 1000), torch.arange(0, 2000, 2)
+    flat, smaller, other = torch.empty(1000, 1000), torch.empty(1000, 1000), torch.zeros(8_000_000)
+    seconds = []
+    for _ in range(9):
+        other.add_(1.0)
+        group.barrier()
+        began = perf_counter()
+        torch.index_select(store, 0, rows, out=flat)
+        smaller.copy_(flat)
+        flat.copy_(smaller)
+        store.index_copy_(0, rows, flat)
+        seconds.append(perf_counter() - began)
+    return 4 * flat.nbytes / group.slowest(float(np.median(seconds)))
 
 
 def best_s(work: Callable[[], Any], budget_s: float, median: bool = False) -> float:

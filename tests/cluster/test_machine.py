@@ -357,6 +357,20 @@ def test_shares_by_kind_are_read():
         machine.build(values)
 
 
+def test_blocks_are_packed_at_a_rate_of_their_own_where_it_is_known():
+    """Cut out and put in, each by that rate; else as a copy, which reads and writes."""
+    n, values = 1e6, described(nodes=1)
+    plain = machine.build(values)
+    values["device"]["packing_bytes_per_s"] = figure(4e9)
+    packing = machine.build(values)
+    copied = 2 * n / plain.device.memory_bandwidth_bytes_per_s
+    assert (plain.device.packing_s(n), packing.device.packing_s(n)) == pytest.approx((copied, 2 * n / 4e9))
+    for op in ("scatter", "gather", "alltoall", "allreduce"):
+        how = "ring" if op == "allreduce" else "direct"
+        times = [one.communication_s(op, how, 2, n, n) for one in (plain, packing)]
+        assert times[1] - times[0] == pytest.approx(0.0 if op == "allreduce" else 2 * n / 4e9 - copied)
+
+
 SPARK = {
     "job_s": figure(0.1),
     "task_s": figure(0.01),
