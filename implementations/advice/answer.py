@@ -51,7 +51,11 @@ def answer(
     alone = next(
         (one.seconds.all for one in found if one.way.method == "sequential" and one.seconds), math.nan
     )
-    rows = [_row(net, cluster, one, minibatch, grounds, alone, memory_limit) for one in found]
+    errors = {way.method: trust.errors(grounds.validation, way.method) for way in ways}
+    rows = [
+        _row(net, cluster, one, minibatch, grounds, errors[one.way.method], alone, memory_limit)
+        for one in found
+    ]
     table = pd.DataFrame(rows, columns=COLUMNS)
     for _, same in table[table["reason"] == ""].groupby("method", sort=False):
         least = parts.best(dict(zip(same["workers"], same["epoch_s"])))
@@ -75,6 +79,7 @@ def _row(
     one: Estimate,
     minibatch: int,
     grounds: Grounds,
+    errors: trust.Errors | None,
     alone: float,
     memory_limit: float | None,
 ) -> dict[str, object]:
@@ -95,7 +100,6 @@ def _row(
     )
     efficiency = known.efficiency if known else None
     limit, share = parts.limit(seconds, efficiency, bool(reason))
-    errors = trust.errors(grounds.validation, way.method)
     row |= {
         "reason": reason, "epoch_s": epoch_s, "speedup": alone / epoch_s if epoch_s else math.nan,
         "compute_s": seconds.compute, "waiting_s": seconds.waiting, "latency_s": seconds.latency,

@@ -192,9 +192,13 @@ def _layerwise(
     predicted = costs.predict(graph, found, batch, workers, cluster, times, sync="allreduce")
 
     def seconds(machine: Cluster) -> tuple[float, float]:
-        return steps * costs.predict(
-            graph, found, batch, workers, machine, times, sync="allreduce"
-        ).step_s, 0.0
+        known = machine is cluster
+        step = (
+            predicted
+            if known
+            else costs.predict(graph, found, batch, workers, machine, times, sync="allreduce")
+        )
+        return steps * step.step_s, 0.0
 
     return Estimate(
         way,

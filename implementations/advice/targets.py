@@ -73,8 +73,8 @@ def known(
     """
     if runs.empty:
         return None
-    kinds = runs["model"].map(kind_of)
-    here = runs[(kinds == kind) & (runs["method"] == method) & (runs["workers"] == workers)]
+    here = runs[(runs["method"] == method) & (runs["workers"] == workers)]
+    here = here[here["model"].map(kind_of) == kind]
     if method not in ("sequential", "data_parallel", "averaging"):
         here = here[here["variant"] == variant]
     if settings.get("sync_period") is not None:
