@@ -189,16 +189,14 @@ def _layerwise(
     except NoPlan as error:
         raise UserError(str(error)) from None
     steps = max(1, net.samples // batch)
-    predicted = costs.predict(graph, found, batch, workers, cluster, times, sync="allreduce")
+
+    def on(machine: Cluster) -> costs.Prediction:
+        return costs.predict(graph, found, batch, workers, machine, times, sync="allreduce")
+
+    predicted = on(cluster)
 
     def seconds(machine: Cluster) -> tuple[float, float]:
-        known = machine is cluster
-        step = (
-            predicted
-            if known
-            else costs.predict(graph, found, batch, workers, machine, times, sync="allreduce")
-        )
-        return steps * step.step_s, 0.0
+        return steps * (predicted if machine is cluster else on(machine)).step_s, 0.0
 
     return Estimate(
         way,

@@ -42,7 +42,7 @@ _LR = 1e-9  # the weights must not change into something else
 class Alone:
     """One process that measures by itself."""
 
-    rank, size = 0, 1
+    rank = 0
 
     def barrier(self) -> None:
         """Nobody to wait for."""

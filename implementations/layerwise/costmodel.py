@@ -118,6 +118,7 @@ class CostModel:
         self.graph, self.batch, self.devices = graph, batch, devices
         self.times, self.sync = times, sync
         self.fabric = Fabric(cluster, devices)
+        self._moving = times.moving
         self._known: dict[Hashable, Any] = {}
         self._signatures = {layer.name: self._signature(layer) for layer in graph}
 
@@ -205,9 +206,7 @@ class CostModel:
     def transfer_s(self, nbytes: np.ndarray) -> np.ndarray:
         """(..., device) seconds for which an exchange of bytes (..., s, t) keeps each device busy: t_X."""
         seconds = self.fabric.device_s(nbytes)
-        each_s, per_byte_s = self.times.moving
-        if not each_s and not per_byte_s:
-            return seconds
+        each_s, per_byte_s = self._moving
         through = nbytes.sum(axis=-1) + nbytes.sum(axis=-2)
         return seconds + (through > 0) * each_s + through * per_byte_s
 
