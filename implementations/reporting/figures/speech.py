@@ -168,6 +168,7 @@ def drift_figure(
 
 # -- settings, a line of dots each -------------------------------------------------------------------------------------
 
+NET_AND_LENGTH = ["model", "epochs"]  # that settings are compared at
 SETTINGS = {
     # figure -> what differs among its rows, its title, and how a row is called
     "speech_schedule": (["schedule", "settings"], "Errors by learning-rate schedule"),
@@ -196,7 +197,7 @@ def _settings_figure(
 ) -> style.Drawn | None:
     if free[0] == "schedule":
         rows = _of_one_pretraining(rows)
-    rows = _of_one_length(main_condition(rows, [*free, "epochs"]), free)
+    rows = _of_one_training(main_condition(rows, [*free, *NET_AND_LENGTH]), free)
     several = rows[rows["workers"] > 1]
     varied = several.groupby([*LINE, "workers"], dropna=False)[free[0]].nunique(dropna=False)
     if free[0] == "schedule":  # the settings of one schedule are told apart too
@@ -265,19 +266,21 @@ def _settings_figure(
     )  # fmt: skip
 
 
-def _of_one_length(rows: pd.DataFrame, free: list[str]) -> pd.DataFrame:
-    """The rows of the number of epochs that most settings were run for, the most frequent of several."""
-    several = rows[rows["workers"] > 1].drop_duplicates(["epochs", *free, "lr"])
+def _of_one_training(rows: pd.DataFrame, free: list[str]) -> pd.DataFrame:
+    """The rows of the net and epochs that most settings were run for, the most frequent of several."""
+    several = rows[rows["workers"] > 1].drop_duplicates([*NET_AND_LENGTH, *free, "lr"])
     if not len(several):
         return rows
-    lengths = several.groupby("epochs")
     counts = pd.DataFrame(
         {
-            "settings": lengths.apply(lambda part: len(part[free].drop_duplicates()), include_groups=False),
-            "rows": rows.groupby("epochs").size(),
+            "settings": several.groupby(NET_AND_LENGTH).apply(
+                lambda part: len(part[free].drop_duplicates()), include_groups=False
+            ),
+            "rows": rows.groupby(NET_AND_LENGTH).size(),
         }
     )
-    return rows[rows["epochs"] == counts.dropna().sort_values(["settings", "rows"]).index[-1]]
+    best = counts.dropna().sort_values(["settings", "rows"]).index[-1]
+    return rows[(rows[NET_AND_LENGTH] == pd.Series(dict(zip(NET_AND_LENGTH, best)))).all(axis=1)]
 
 
 def _of_one_pretraining(rows: pd.DataFrame) -> pd.DataFrame:
