@@ -669,14 +669,18 @@ def speech_words(rows):
     return frame, wer_table(frame, synthetic.utterances(rows), synthetic.published(), "default")
 
 
-def test_settings_that_were_run_longer_than_the_rest_are_compared_among_themselves():
+@pytest.mark.parametrize(
+    "other", [{"epochs": 8}, {"epochs": 8, "model": "fc-64-64-64", "model_params": 60_000}]
+)
+def test_settings_that_were_run_longer_or_on_another_net_are_compared_among_themselves(other):
     short = [synthetic.speech_record(workers=w, seed=s, epochs=3) for w in (1, 4, 8, 16) for s in range(3)]
-    long = [synthetic.speech_record(workers=16, seed=s, epochs=8, mixing=mixing)
+    long = [synthetic.speech_record(workers=16, seed=s, mixing=mixing, **other)
             for mixing in ("allreduce", "butterfly") for s in range(2)]  # fmt: skip
     _, words = speech_words(short + long)
     drawn = {one.name: one for one in speech_errors.settings_figures(words, "averaging")}
     data = drawn["speech_mixing"].data
-    assert set(data["epochs"]) == {8} and sorted(data["mixing"]) == ["allreduce", "butterfly"]
+    assert all(set(data[name]) == {value} for name, value in other.items())
+    assert sorted(data["mixing"]) == ["allreduce", "butterfly"]
 
 
 def test_schedules_are_compared_at_one_length_and_one_pretraining():
