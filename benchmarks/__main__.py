@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from implementations.cluster.launcher import mpi_command, rank_environment
+from implementations.errors import UserError
 from implementations.record import write_text
 from implementations.reporting import benchrows
 
@@ -108,13 +109,17 @@ BENCHMARKS = {
 
 def main(names: list[str]) -> int:
     """Run the named benchmarks, all when none is named; exit code 1 when a goal was missed."""
+    path = Path("results") / benchrows.FILE
+    try:
+        before = benchrows.read(path)  # a damaged file is told of before anything has run
+    except UserError as error:
+        sys.exit(f"benchmarks: {error}")
     rows = []
     for name in names or BENCHMARKS:
         for row in BENCHMARKS[name]():
             rows.append({"benchmark": name, **row})
             print(_line(rows[-1]), flush=True)
-    path = Path("results") / benchrows.FILE
-    write_text(path, benchrows.text(benchrows.joined(benchrows.read(path), rows)))
+    write_text(path, benchrows.text(benchrows.joined(before, rows)))
     missed = [row for row in rows if row.get("goal") is not None and not _met(row)]
     print(f"{len(rows)} rows, {len(missed)} short of their goal; {path}")
     return 1 if missed else 0

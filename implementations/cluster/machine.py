@@ -65,9 +65,7 @@ class Device:
 
         By its own rate, each of the two; where that is not known, as a copy that reads and writes them once.
         """
-        if self.packing_bytes_per_s is not None:
-            return 2 * nbytes / self.packing_bytes_per_s
-        return 2 * nbytes / self.memory_bandwidth_bytes_per_s
+        return 2 * nbytes / (self.packing_bytes_per_s or self.memory_bandwidth_bytes_per_s)
 
     def flops_per_s(self, samples: float, flops: float) -> float:
         """Sustained flop/s of a step of ``flops`` operations on ``samples`` samples.

@@ -182,58 +182,61 @@ class Subnets(Holding):
                     here.append(slice(0, len(group[label])))
             yield name, there, here
 
+    def _stored(
+        self, place: int, worker: int, flat: torch.Tensor
+    ) -> Iterator[tuple[str, list[Any], torch.Tensor]]:
+        """What a hosted worker stores of ``worker``'s subnet: name, indices there, and place in ``flat``."""
+        weights, start = self._weights[place], 0
+        for name, there, _ in self._blocks(self._comm.hosted[place], worker):
+            lengths = zip(weights[name].shape, there)
+            shape = [length if index is None else len(index) for length, index in lengths]
+            piece = flat[start : start + math.prod(shape)].view(shape)
+            yield name, there, piece
+            start += piece.numel()
+
+    def _in_subnet(
+        self, place: int, source: int, flat: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What ``source`` stores of a hosted worker's subnet: the view of it, and its place in ``flat``."""
+        start = 0
+        for name, _, here in self._blocks(source, self._comm.hosted[place]):
+            part = self.net.weights[name][place][tuple(here)]
+            yield part, flat[start : start + part.numel()].view(part.shape)
+            start += part.numel()
+
     def _packed(self, place: int, worker: int) -> torch.Tensor:
         """The stored weights of a hosted worker that ``worker``'s subnet gets, flat."""
-        weights, source = self._weights[place], self._comm.hosted[place]
-        flat = self.net.theta_wp.new_empty(self._counts[source, worker])
-        start = 0
-        for name, there, _ in self._blocks(source, worker):
-            part = weights[name]
+        flat = self.net.theta_wp.new_empty(self._counts[self._comm.hosted[place], worker])
+        for name, there, piece in self._stored(place, worker, flat):
+            part = self._weights[place][name]
             *first, last = [(axis, index) for axis, index in enumerate(there) if index is not None] or [None]
             for axis, index in first:
                 part = part.index_select(axis, index.to(part.device))
-            shape = [length if index is None else len(index) for length, index in zip(part.shape, there)]
-            target = flat[start : start + math.prod(shape)].view(shape)
-            start += target.numel()
             if last is None:
-                target.copy_(part)
+                piece.copy_(part)
             else:
-                torch.index_select(part, last[0], last[1].to(part.device), out=target)
+                torch.index_select(part, last[0], last[1].to(part.device), out=piece)
         return flat
 
     def _subnet_part(self, place: int, source: int) -> torch.Tensor:
         """The part of a hosted worker's subnet that ``source`` stores, flat."""
-        worker = self._comm.hosted[place]
-        flat = self.net.theta_wp.new_empty(self._counts[source, worker])
-        start = 0
-        for name, _, here in self._blocks(source, worker):
-            part = self.net.weights[name][place][tuple(here)]
-            flat[start : start + part.numel()].view(part.shape).copy_(part)
-            start += part.numel()
+        flat = self.net.theta_wp.new_empty(self._counts[source, self._comm.hosted[place]])
+        for part, piece in self._in_subnet(place, source, flat):
+            piece.copy_(part)
         return flat
 
     def _unpack(self, place: int, source: int, values: torch.Tensor) -> None:
         """Put in place what a hosted worker's subnet got from ``source``."""
-        start = 0
-        for name, _, here in self._blocks(source, self._comm.hosted[place]):
-            target = self.net.weights[name][place][tuple(here)]
-            target.copy_(values[start : start + target.numel()].view(target.shape))
-            start += target.numel()
+        for part, piece in self._in_subnet(place, source, values):
+            part.copy_(piece)
 
     def _write_back(self, place: int, parts: dict[int, torch.Tensor]) -> None:
         """Put what a hosted worker gets back of all subnets in its place among the weights it stores."""
-        weights, source = self._weights[place], self._comm.hosted[place]
+        weights = self._weights[place]
         sums: dict[str, torch.Tensor] = {}
         counts: dict[str, torch.Tensor] = {}
         for worker, values in sorted(parts.items()):
-            start = 0
-            for name, there, _ in self._blocks(source, worker):
-                shape = [
-                    length if index is None else len(index)
-                    for length, index in zip(weights[name].shape, there)
-                ]
-                block = values[start : start + math.prod(shape)].view(shape)
-                start += block.numel()
+            for name, there, block in self._stored(place, worker, values):
                 if name in self._averaged:
                     if name not in sums:
                         # in double precision, the mean of equal values is that value

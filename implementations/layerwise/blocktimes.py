@@ -269,8 +269,9 @@ def measure_all(
         found = _measured(of_networks, busy, settings)
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         rows = [_row(block) | seconds | {"date": today} for block, seconds in zip(blocks, found, strict=True)]
+        known = {_key(row): row for row in rows}
         for times, _ in wanted:
-            times._rows |= {_key(row): row for row in rows}
+            times._rows |= known
         wanted[0][0].write()
     return len(ordered)
 

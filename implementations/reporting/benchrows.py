@@ -7,17 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from implementations.errors import UserError
+
 FILE = "bench.json"
 Row = Mapping[str, Any]
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, none where there is no file; ValueError or OSError where it cannot be read."""
+    """The rows of a file, none where there is no file; UserError where it cannot be read."""
     if not path.is_file():
         return []
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise ValueError("not a list of rows")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+            raise ValueError("not a list of rows")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}; remove it, and run make bench again") from None
     return content
 
 

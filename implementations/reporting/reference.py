@@ -54,7 +54,9 @@ def pack(results: Path, reference: Path, reports: Path | None = None, tier: str 
             f"the largest is {largest}"
         )
     files.pop(benchrows.FILE, None)
-    benchmarks = benchrows.joined(*(_benchmarks(folder / benchrows.FILE) for folder in (reference, results)))
+    benchmarks = benchrows.joined(
+        *(benchrows.read(folder / benchrows.FILE) for folder in (reference, results))
+    )
     for name in set(_packed_before(reference)) - set(files) - {benchrows.FILE}:
         (reference / name).unlink(missing_ok=True)
     for name, path in files.items():
@@ -73,13 +75,6 @@ def pack(results: Path, reference: Path, reports: Path | None = None, tier: str 
     }
     write_whole(reference / INDEX, (json.dumps(about, indent=1) + "\n").encode())
     return about["files"]
-
-
-def _benchmarks(path: Path) -> list[benchrows.Row]:
-    try:
-        return benchrows.read(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; remove it, and run make bench again") from None
 
 
 def packed_curves(results: Path, run_ids: list[str]) -> pa.Table:

@@ -414,7 +414,10 @@ def _benchmarks(path: Path, missing: list[str]) -> dict[str, Any] | None:
         rows = rows.astype(
             {name: float for name in BENCHMARK_COLUMNS if name.endswith("_s") or "ratio" in name}
         )
-    except (OSError, ValueError, TypeError) as error:
+    except UserError as error:
+        missing.append(str(error))
+        return None
+    except (ValueError, TypeError) as error:
         missing.append(f"{path} cannot be read: {error}")
         return None
     most = rows.pop("at_most").map(lambda flag: flag is True)
